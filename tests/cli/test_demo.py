@@ -78,16 +78,15 @@ def test_the_recipe_alone_makes_an_evaluated_fleet(
 
 
 @pytest.mark.parametrize(
-    ("policy", "merge_every", "placed"),
-    [(None, 2, False), ("cocs", 2, False), ("quick-init-ucb", 1, False), ("bp-ucb", 1, True)],
+    ("policy", "merge_every"), [(None, 2), ("cocs", 2), ("quick-init-ucb", 1), ("bp-ucb", 1)]
 )
 def test_a_policy_gets_what_it_decides_by(
-    tmp_path: Path, policy: str | None, merge_every: int, placed: bool
+    tmp_path: Path, policy: str | None, merge_every: int
 ) -> None:
     made, plan = wanted(tmp_path / "d", "demo", policy=policy)
     read = parse_recipe(places.find_recipe("demo").read_text(), made.sets)
     assert read.rounds.merge_every == merge_every
-    assert len({agent.position_km for agent in plan.agents}) == (len(plan.agents) if placed else 1)
+    assert len({agent.position_km for agent in plan.agents}) == len(plan.agents)
 
 
 def wanted(folder: Path, recipe: str = "demo", **asked: object) -> tuple[DemoSettings, Plan]:

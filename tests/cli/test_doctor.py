@@ -13,7 +13,6 @@ import pytest
 
 from fedagent_agent.availability import LimitsSettings
 from fedagent_agent.config import AgentConfig
-from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_cli.doctor import checks, network
 from fedagent_cli.doctor.checks import Finding, Level
 from fedagent_cli.doctor.command import line
@@ -28,7 +27,6 @@ from fedagent_node.site.credentials import Joined, store_credentials
 from fedagent_node.site.enrolling import WAITS_FILE, Joiner, Waits
 from fedagent_node.site.join_client import Waiting, ask
 from fedagent_node.site.joining import JOIN_VERSION, Invitation
-from fedagent_protocol.extras import how_to_add
 from tests.coordinator.test_join_service import serving
 from tests.documents.machines import Space, why_not
 from tests.fakes.site import Members
@@ -58,22 +56,11 @@ def test_two_coordinators_of_a_site_are_one_too_many() -> None:
 
 
 def test_every_check_of_the_machine_ends_in_one_line_with_a_hint(tmp_path: Path) -> None:
-    looks = checks.of_machine(tmp_path / "not" / "there", LimitsSettings(), PrivacySettings())
+    looks = checks.of_machine(tmp_path / "not" / "there", LimitsSettings())
     for name, look in looks.items():
         finding = look()
         assert "\n" not in line(name, finding)
         assert finding.level is Level.OK or finding.hint
-
-
-def test_the_doctor_says_what_opinions_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert checks.opinions(PrivacySettings()).level is Level.OK
-    limits = PrivacySettings(max_epsilon=0.5, total_epsilon=20, declared_only=True)
-    for there, level in ((True, Level.OK), (False, Level.WARN)):
-        monkeypatch.setattr(checks, "find_spec", lambda _name, there=there: there or None)
-        found = checks.opinions(limits)
-        assert found.level is level
-        assert "epsilon at most 0.5 each, 20 in a run, to declared neighbours only" in found.text
-    assert found.hint == how_to_add("privacy")
 
 
 @pytest.mark.skipif(bool(why_not()), reason="the doctor asks the network: it needs one of its own")

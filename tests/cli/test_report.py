@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from fedagent_cli.report.page import curves, render, write_report
 from fedagent_cli.report.run_report import NOT_ENDED, RunReport, read_run_report
@@ -26,7 +27,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
 
 def said_of(run: RunReport, **summary: Any) -> str:
     """Return what the page says by itself, without what its script draws."""
-    html = render(replace(run, summary=replace(run.summary, **summary)))
+    html = render(replace(run, summary=structs.replace(run.summary, **summary)))
     return html[html.index("<body") : html.index("<script")]
 
 

@@ -12,7 +12,7 @@ from fedagent_coordinator.books.reader import Reader, open_reader
 from fedagent_coordinator.books.rounds import Logged
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import PrunedRoundError
-from fedagent_coordinator.explanation import explain
+from fedagent_coordinator.explanation.explain import explain
 from fedagent_coordinator.policies.base import TRUTH
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_node.data_dir import load_or_create

@@ -4,7 +4,8 @@ The policy's state before the round is restored from a snapshot and the rounds s
 solved again, and only if that gives what was recorded, changes are looked for that select it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,9 +22,20 @@ from fedagent_task.recipe.spec import Recipe
 from .account import Constraint, Ended, Expert, Explanation, Score, known
 from .binding import Binding, binding
 from .decided import DecidedRound
-from .history import never_delivers, told
 from .nearest import nearest_changes
 
+_LEAST = 3
+"""Orders without a delivery from which a device is said never to deliver."""
+WORDS = {
+    "arrived": "in time",
+    "late": "late",
+    "missed": "nothing arrived",
+    "declined": "declined",
+    "rejected": "refused as invalid",
+    "gone": "left its edge",
+    "void": "voided with the round",
+    "open": "in progress",
+}
 _NOTHING_ELSE = (
     "no single change of its price, its rates, its compute or a budget would have selected it"
 )
@@ -83,13 +95,13 @@ def explained_round(
     said = binding(decided, client, names, aspects.values, orders)
     in_time = sum(one.in_time for one in orders)
     ordered = sum(one.status != "void" for one in orders)
-    never = never_delivers(ordered, in_time, orders)
+    never = _never_delivers(ordered, in_time, orders)
     changes = nearest_changes(decided, client) if nearest else []
     pair = decided.best_pair(client) if said.state != "not_visible" else None
     reasons = [*said.reasons]
     if decided.policy is not None and not changes and nearest:
         reasons += _UNCHANGED.get(said.state, [])
-    reasons += told(ordered, in_time, orders)
+    reasons += _told(ordered, in_time, orders)
     if never:
         reasons += _believed(aspects, pair)
     return _account(
@@ -232,3 +244,23 @@ def _parameters(recipe: Recipe) -> dict[str, object]:
         return {**parameters(recipe.policy.name), **recipe.policy.params}
     except FedagentError:
         return dict(recipe.policy.params)
+
+
+def _never_delivers(ordered: int, in_time: int, orders: Sequence[Ended]) -> bool:
+    """Return whether a device was ordered often, and came in time never."""
+    over = sum(one.status not in {"open", "void"} for one in orders)
+    return in_time == 0 and min(ordered, over) >= _LEAST
+
+
+def _told(ordered: int, in_time: int, orders: Sequence[Ended]) -> list[str]:
+    """Return a sentence on how its orders ended."""
+    if not ordered:
+        return ["it was never ordered"]
+    ends = Counter(WORDS.get(one.status, one.status) for one in orders)
+    several = ", ".join(f"{count} {word}" for word, count in ends.most_common())
+    said = f"ordered in {ordered} round{'s' if ordered > 1 else ''}, in time in {in_time}"
+    given = [f"{said} ({several})" if len(ends) > 1 or not in_time else said]
+    reasons = Counter(one.reason for one in orders if one.reason)
+    if not in_time and reasons:
+        given.append(f"most often: {reasons.most_common(1)[0][0]}")
+    return given

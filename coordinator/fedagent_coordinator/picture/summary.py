@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+from msgspec import Struct, structs
 
 from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.queries import Queries
@@ -17,8 +18,7 @@ BUDGET = "budget"
 """The reason of an end before the last round, as `core.readiness` has it, which imports numpy."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary:
+class RunSummary(Struct, frozen=True, kw_only=True):
     """How far a run is, what it cost and how good its model is.
 
     Attributes:
@@ -39,20 +39,20 @@ class RunSummary:
     origin: str = ""  # digest of the model that it began from; empty for that of the seed
     model: str = ""
     measures: tuple[Measure, ...] = ()
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = {}
     best: float | None = None
     best_accuracy: float | None = None
     best_round: int | None = None
     updates_used: int = 0
     spent_micro: int = 0  # rents included
     reserved_micro: int = 0
-    rents: Mapping[str, int] = field(default_factory=dict)
+    rents: Mapping[str, int] = {}
     budget_total_micro: int | None = None
     budget_per_edge_micro: int | None = None
     placement: str = ""
     iterations: str = ""
     target: float = 0.0
-    edges: Mapping[str, str] = field(default_factory=dict)
+    edges: Mapping[str, str] = {}
     opinions: str = ""  # the mode of the recipe
     unlimited: bool = False
     software: str = SOFTWARE
@@ -82,7 +82,7 @@ class RunSummary:
         if status is None:
             return self
         left = status.next_at - time.monotonic()
-        return replace(
+        return structs.replace(
             self,
             waiting=status.waiting,
             waiting_detail=status.detail,
@@ -93,7 +93,7 @@ class RunSummary:
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
-        values = {one.name: getattr(self, one.name) for one in fields(RunSummary)}
+        values = structs.asdict(self)
         del values["measures"]
         return {
             **values,

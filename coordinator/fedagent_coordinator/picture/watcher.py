@@ -6,7 +6,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
@@ -171,7 +170,9 @@ class Watcher:
         done = sum(one.state == "done" for one in self._books.rounds.values())
         if len(self._books.rounds) < self._books.seen:
             done = max(done, found.rounds_done)
-        now = replace(found, rounds_done=done, ended_ms=run.ended_ms, reason=run.end_reason or "")
+        now = structs.replace(
+            found, rounds_done=done, ended_ms=run.ended_ms, reason=run.end_reason or ""
+        )
         return now.waiting_as(status, self._wall())
 
     # ------------------------------------------------------- devices and edges

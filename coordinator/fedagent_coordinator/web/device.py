@@ -4,7 +4,8 @@ import math
 from pathlib import Path
 
 from fedagent_coordinator.books.reader import open_reader
-from fedagent_coordinator.explanation import Explanation, explain
+from fedagent_coordinator.explanation.account import Explanation
+from fedagent_coordinator.explanation.explain import explain
 from fedagent_coordinator.picture.devices import DeviceCard
 from fedagent_coordinator.picture.records import Context, DeviceDetail, Ended
 from fedagent_coordinator.policies.base import Bound, RoundView, Selection

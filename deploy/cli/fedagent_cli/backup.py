@@ -13,7 +13,7 @@ from fedagent_coordinator.exits import exit_code
 from fedagent_node.errors import DataDirBusyError
 
 from . import options, places
-from .errors import RoleError, UnreadableError
+from .errors import UNREADABLE, CliError
 from .output import echo, emit, writing
 
 
@@ -37,11 +37,12 @@ def backup(folder: Path, *, data_dir: Path | None, as_json: bool) -> None:
         with writing(folder, what="the backup "):
             made = back_up(source, folder.expanduser())
     except BackupError as error:
-        raise RoleError(error.sentence, error.hint, exit_code=2) from error
+        raise CliError(error.sentence, error.hint, exit_code=2) from error
     except sqlite3.Error as error:
-        raise UnreadableError(
+        raise CliError(
             f"{source} cannot be copied to {folder}: {error}",
             "check the free space at both places, then run `fedagent ledger verify`",
+            exit_code=UNREADABLE,
         ) from error
     if as_json:
         emit({"backup": str(folder), "entries": made.seq, "commits": made.commits})
@@ -76,7 +77,7 @@ def restore(
         with writing(target):
             done = lay_down(folder.expanduser(), target, accept_lost_history=accept_lost_history)
     except (CoordinatorError, DataDirBusyError) as error:
-        raise RoleError(error.sentence, error.hint, exit_code=exit_code(error) or 33) from error
+        raise CliError(error.sentence, error.hint, exit_code=exit_code(error) or 33) from error
     if as_json:
         aside = None if done.aside is None else str(done.aside)
         emit({"data_dir": str(target), "entries": done.backup.seq, "aside": aside})

@@ -16,7 +16,7 @@ from fedagent_node.errors import DataDirBusyError
 
 from . import options
 from .command_line import Number
-from .errors import RoleError, UsageError
+from .errors import CliError, UsageError
 from .output import echo, emit, writing
 
 _DAY_MS = 86_400_000
@@ -104,5 +104,5 @@ def _dropped(folder: Path, pieces: list[Prunable]) -> int:
     except (CoordinatorError, DataDirBusyError) as error:
         busy = isinstance(error, DataDirBusyError)
         hint = "stop it, or start it with --keep-rounds to prune by itself" if busy else error.hint
-        raise RoleError(error.sentence, hint, exit_code=exit_code(error) or 33) from error
+        raise CliError(error.sentence, hint, exit_code=exit_code(error) or 33) from error
     return size - bytes_held(folder)

@@ -93,7 +93,7 @@ def read(run: Source = None, *, run_id: str | None = None) -> RunData:
 
     Raises:
         NoRunError: There is none.
-        UnreadableError: Its database is damaged, or of another version.
+        CliError: Its database is damaged, or of another version.
     """
     with (
         open_run(Reader, folder_of(run), run_id) as (now, found),

@@ -7,9 +7,9 @@ import pytest
 
 from fedagent_coordinator import policies
 from fedagent_coordinator.core.decision import solved
-from fedagent_coordinator.explanation import Change, DecidedRound, change_text
-from fedagent_coordinator.explanation.account import Ended
-from fedagent_coordinator.explanation.binding import Binding, binding
+from fedagent_coordinator.explanation.account import Change, Ended
+from fedagent_coordinator.explanation.binding import Binding, binding, change_text
+from fedagent_coordinator.explanation.decided import DecidedRound
 from fedagent_coordinator.policies import RoundView, SelectionPolicy
 from tests.fakes.rounds import column_view, ended
 

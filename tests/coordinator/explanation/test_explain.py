@@ -6,7 +6,7 @@ import pytest
 
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.errors import UnknownRoundError
-from fedagent_coordinator.explanation import explain
+from fedagent_coordinator.explanation.explain import explain
 from tests.fakes.written_runs import write_run
 from tests.world.kinds import SETS, world
 

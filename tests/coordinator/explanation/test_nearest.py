@@ -13,8 +13,10 @@ from fedagent_coordinator.books.records import pack_arrays
 from fedagent_coordinator.books.rows import DeviceRow
 from fedagent_coordinator.core.decision import solved
 from fedagent_coordinator.errors import PolicyError
-from fedagent_coordinator.explanation import DecidedRound, explained_round, nearest_changes
 from fedagent_coordinator.explanation.account import Change, Explanation
+from fedagent_coordinator.explanation.decided import DecidedRound
+from fedagent_coordinator.explanation.explain import explained_round
+from fedagent_coordinator.explanation.nearest import nearest_changes
 from fedagent_coordinator.policies import RoundView
 from fedagent_protocol.errors import ParameterError
 from tests.fakes.rounds import column_view, random_feedback, random_view

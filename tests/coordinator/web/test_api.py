@@ -16,7 +16,7 @@ import pytest
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.config import PageAddress
-from fedagent_coordinator.explanation import Explanation
+from fedagent_coordinator.explanation.account import Explanation
 from fedagent_coordinator.picture import totals as books
 from fedagent_coordinator.picture.records import (
     ROWS,

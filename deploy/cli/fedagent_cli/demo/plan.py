@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 LABELS = 10
 LABEL_SLOTS = 16
@@ -40,11 +40,11 @@ class AgentPlan:
     name: str
     labels: tuple[int, ...]
     price: float  # credits it asks for a round
+    position_km: tuple[float, float]
     slow_s: float = 0.0  # extra seconds of training, beyond the deadline for the slow one
     kind: str = ""  # of a client, where the demo has several kinds; empty otherwise
     start: int = 0
     rate: float = 0.0
-    position_km: tuple[float, float] | None = None
     held_out: str = ""  # a second stream that it only evaluates by; empty: it has none
 
     @property
@@ -67,11 +67,10 @@ class AgentPlan:
             "stream": self.stream,
             "price": {"base": self.price, "per_compute": 0.0},
             "slow_s": self.slow_s,
+            "position": list(self.position_km),
         }
         if self.held_out:
             made["held_out"] = self.held_out
-        if self.position_km is not None:
-            made["position"] = list(self.position_km)
         return made
 
 
@@ -108,6 +107,7 @@ def make_plan(*, agents: int, edges: int, deadline_s: float, placed: bool = Fals
             labels=labels[i],
             price=prices[i],
             slow_s=round(deadline_s + BEYOND_S, 3) if i == slow else 0.0,
+            position_km=_position(i, agents),
         )
         for i in range(agents)
     )
@@ -150,15 +150,6 @@ def make_evaluated_plan(*, agents: int, edges: int, best: int) -> Plan:
     share = math.ceil(best / edges) * max(prices)
     rents = (0.0,) * edges
     return Plan(agents=made, edges=_edge_names(edges), budget=round(share, 3), rents=rents)
-
-
-def spread(plan: Plan) -> Plan:
-    """Return the fleet with devices that say where they are, evenly over a disc."""
-    agents = tuple(
-        replace(agent, position_km=_position(i, len(plan.agents)))
-        for i, agent in enumerate(plan.agents)
-    )
-    return replace(plan, agents=agents)
 
 
 def deal_labels(agents: int) -> list[tuple[int, ...]]:

@@ -11,7 +11,7 @@ from fedagent_task.errors import TaskError
 from fedagent_task.recipe.files import open_recipe
 from fedagent_task.recipe.spec import Recipe
 
-from .plan import Plan, make_evaluated_plan, make_plan, spread
+from .plan import Plan, make_evaluated_plan, make_plan
 from .run import DemoSettings
 
 AGENTS = 8
@@ -24,8 +24,6 @@ PEER_EDGES = 1
 """Neighbours are of one edge: with more of them there would be as many circles."""
 PLACED_EDGES = 3
 """Edges unless a number is asked for; a placed run needs some to choose from."""
-POSITION = "x_km"
-"""What a policy needs that looks at where devices are."""
 DIGITS = (64, 10)
 """Features and classes of the bundled digits."""
 
@@ -61,8 +59,6 @@ def prepare(
     # Bundled recipes leave the budget to the fleet; a person's own says what it means.
     bundled = path.parent == places.bundled("recipes")
     plan = _fleet(read, agents=agents, edges=edges)
-    if POSITION in _needs(read):
-        plan = spread(plan)
     settings = DemoSettings(
         recipe=path,
         sets=(*sets, f"budget.per_edge={plan.budget}") if bundled else sets,

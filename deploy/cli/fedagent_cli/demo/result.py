@@ -12,7 +12,13 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from fedagent_cli.errors import INTERRUPTED, DemoError, NoRunError, UnbalancedError
+from fedagent_cli.errors import (
+    INTERRUPTED,
+    UNBALANCED,
+    CliError,
+    DemoError,
+    NoRunError,
+)
 from fedagent_cli.output import credits_text, echo, emit
 from fedagent_cli.places import shortest
 from fedagent_cli.report.page import write_report
@@ -29,7 +35,7 @@ def conclude(finish: Finish, *, settings: DemoSettings, plan: Plan, as_json: boo
     """Write the report, tell the result, and return the exit code.
 
     Raises:
-        UnbalancedError: The ledger does not add up.
+        CliError: The ledger does not add up.
         DemoError: The run ended by itself before its last round.
     """
     data_dir = settings.directory / "coordinator"
@@ -49,7 +55,7 @@ def conclude(finish: Finish, *, settings: DemoSettings, plan: Plan, as_json: boo
     if finish.signal:
         return INTERRUPTED if finish.signal == 2 else SIGNAL_BASE + finish.signal
     if not result["ledger_balanced"]:
-        raise UnbalancedError("the ledger does not balance", f"see {data_dir}")
+        raise CliError("the ledger does not balance", f"see {data_dir}", exit_code=UNBALANCED)
     if result["rounds_done"] != settings.rounds and not result["conclusion"]:
         raise DemoError(
             f"{result['rounds_done']} of {settings.rounds} rounds done", f"see {data_dir}.log"

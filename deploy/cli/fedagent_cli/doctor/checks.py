@@ -16,7 +16,6 @@ from pathlib import Path
 
 from fedagent_agent.availability import LimitCheck, LimitsSettings
 from fedagent_agent.context import Context, HostInfo, ask_host
-from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.wifi import interfaces
 from fedagent_node.broker.mosquitto import mosquitto_program
 from fedagent_protocol.extras import how_to_add
@@ -170,24 +169,7 @@ def package(name: str, gives: str, extra: str) -> Finding:
     return fine(f"not installed, optional: {gives}", how_to_add(extra))
 
 
-def opinions(privacy: PrivacySettings) -> Finding:
-    """Say what calls for opinions get from an agent on this machine."""
-    to = ", to declared neighbours only" if privacy.declared_only else ""
-    limits = (
-        ("epsilon at most {:g} each", privacy.max_epsilon),
-        ("{:g} in a run", privacy.total_epsilon),
-        ("{:g} ever", privacy.lifetime_epsilon),
-    )
-    granted = [text.format(most) for text, most in limits if most is not None]
-    if not granted:
-        return fine(f"sent as the task asks, with or without noise{to}")
-    text = f"sent with noise only, {', '.join(granted)}{to}"
-    if find_spec("opendp") is None:
-        return odd(f"{text}; noise needs opendp", how_to_add("privacy"))
-    return fine(text)
-
-
-def of_machine(folder: Path, limits: LimitsSettings, privacy: PrivacySettings) -> dict[str, Look]:
+def of_machine(folder: Path, limits: LimitsSettings) -> dict[str, Look]:
     """Return every check of this machine by its name, in the order of the lines."""
     rules = Rules(limits)
     return {
@@ -198,7 +180,6 @@ def of_machine(folder: Path, limits: LimitsSettings, privacy: PrivacySettings) -
         "fsync": partial(fsync, folder),
         **{rule: partial(rules.check, rule) for rule in RULES},
         "wifi": rules.wifi,
-        "opinions": partial(opinions, privacy),
         **{name: partial(package, name, *words) for name, words in PACKAGES.items()},
     }
 

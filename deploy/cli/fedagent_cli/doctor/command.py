@@ -3,14 +3,12 @@
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import click
 import msgspec
 from click.exceptions import Exit
 
 from fedagent_agent.availability import LimitsSettings
-from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_cli import options, places
 from fedagent_cli.errors import FAILED, OK, WARNED, UsageError
 from fedagent_cli.output import echo, emit
@@ -20,7 +18,6 @@ from . import network
 from .checks import Finding, Level, of_machine
 from .membership import membership
 
-T = TypeVar("T", LimitsSettings, PrivacySettings)
 MARKS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL"}
 CODES = {Level.OK: OK, Level.WARN: WARNED, Level.FAIL: FAILED}
 
@@ -42,8 +39,8 @@ CODES = {Level.OK: OK, Level.WARN: WARNED, Level.FAIL: FAILED}
 def doctor(*, config: Path | None, folders: tuple[Path, ...], as_json: bool) -> None:
     """Check this machine; each check prints one line, with a hint if something is wrong.
 
-    With --config, that agent's table `limits` decides whether it would train now, its table
-    `privacy` which opinions it would send, and its `data_dir` is checked too.
+    With --config, that agent's table `limits` decides whether it would train now, and its
+    `data_dir` is checked too.
 
     Exit code 0: all is well; 44: it works with the warnings named; 45: something is
     broken.
@@ -51,8 +48,11 @@ def doctor(*, config: Path | None, folders: tuple[Path, ...], as_json: bool) -> 
     file, home = launch.read_config(config), places.home()
     if isinstance(own := file.get("data_dir"), str):
         folders = (*folders, Path(own).expanduser())
-    limits = _table(file, "limits", LimitsSettings)
-    looks = of_machine(home, limits, _table(file, "privacy", PrivacySettings))
+    try:
+        limits = msgspec.convert(file.get("limits", {}), LimitsSettings)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"limits: {error}", "see docs/agent.md for the keys") from error
+    looks = of_machine(home, limits)
     looks |= {"mdns": network.mdns, "adverts": network.adverts}
     looks["site"] = partial(membership, home, *folders)
     findings = {}
@@ -66,14 +66,6 @@ def doctor(*, config: Path | None, folders: tuple[Path, ...], as_json: bool) -> 
         checks = [{"check": check, **asdict(found)} for check, found in findings.items()]
         emit({"ok": code == OK, "exit_code": code, "checks": checks})
     raise Exit(code)
-
-
-def _table(file: launch.Config, name: str, kind: type[T]) -> T:
-    """Return a table of an agent's configuration; the defaults without one."""
-    try:
-        return msgspec.convert(file.get(name, {}), kind)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{name}: {error}", "see docs/agent.md for the keys") from error
 
 
 def line(check: str, finding: Finding) -> str:

@@ -9,7 +9,7 @@ from click.exceptions import Exit
 
 from fedagent_cli import options
 from fedagent_cli.command_line import Group
-from fedagent_cli.errors import UnbalancedError, UsageError
+from fedagent_cli.errors import UNBALANCED, CliError, UsageError
 from fedagent_cli.output import credits_text, echo, emit, table
 from fedagent_cli.read.runs import open_run
 from fedagent_coordinator.books.reader import Reader
@@ -74,13 +74,14 @@ def ledger_verify(
         report = reader.ledger.verify(head, full=full)
     if as_json:
         emit({"ledger_balanced": report.balanced, **asdict(report)})
-        raise Exit(0 if report.balanced else UnbalancedError.exit_code)
+        raise Exit(0 if report.balanced else UNBALANCED)
     for problem in report.problems:
         sys.stderr.write(f"{problem}\n")
     if not report.balanced:
-        raise UnbalancedError(
+        raise CliError(
             f"the ledger has {len(report.problems)} problems in {report.entries} entries",
             "stop the coordinator and restore the newest intact backup of its data directory",
+            exit_code=UNBALANCED,
         )
     echo(
         f"balanced: {report.entries} entries, {credits_text(report.granted_micro)} credits granted "

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import structs
 
 from fedagent_cli import places
-from fedagent_cli.errors import MissingError, NoRunError, UnreadableError
+from fedagent_cli.errors import UNREADABLE, CliError, MissingError, NoRunError
 from fedagent_cli.extras import optional
 from fedagent_cli.output import number_text
 from fedagent_coordinator.books.models import recipe_in
@@ -50,7 +50,7 @@ def open_run(
 
     Raises:
         NoRunError: There is no database, no such run, or it may not be read.
-        UnreadableError: The database is damaged, or of another version.
+        CliError: The database is damaged, or of another version.
         MissingError: Rounds were pruned that are needed.
     """
     named = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
@@ -72,7 +72,7 @@ def open_run(
         ArchiveError,
         RecordError,
     ) as error:
-        raise UnreadableError(error.sentence, error.hint) from error
+        raise CliError(error.sentence, error.hint, exit_code=UNREADABLE) from error
     except PrunedRoundError as error:
         hint = "all rounds are needed: use an older `fedagent backup`"
         raise MissingError(error.sentence, hint) from error

@@ -14,7 +14,9 @@ from fedagent_cli.read.opinions import agent_named
 from fedagent_cli.read.runs import is_running, open_run
 from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.errors import PrunedRoundError, UnknownRoundError
-from fedagent_coordinator.explanation import Explanation, change_text, explain
+from fedagent_coordinator.explanation.account import Explanation
+from fedagent_coordinator.explanation.binding import change_text
+from fedagent_coordinator.explanation.explain import explain
 from fedagent_coordinator.picture.status_files import Device as Seen
 from fedagent_coordinator.picture.status_files import read_devices
 

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from msgspec import structs
@@ -132,7 +132,7 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
     spent = epsilon_text(recipe, max((one.released for one in picture.devices), default=0))
     return RunReport(
         picture=picture,
-        summary=replace(
+        summary=structs.replace(
             summary,
             policy=summary.policy or "?",
             rounds_wanted=len(rows) if wanted is None else wanted,

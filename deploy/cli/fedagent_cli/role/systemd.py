@@ -14,7 +14,7 @@ from shutil import which
 from string import Template
 
 from fedagent_cli import places
-from fedagent_cli.errors import ServiceError, UsageError
+from fedagent_cli.errors import REFUSED, CliError, UsageError
 
 HOMES = tuple(map(Path, ("/home", "/root", "/run/user")))
 """What ``ProtectHome=yes`` hides."""
@@ -160,8 +160,10 @@ def call(commands: Iterable[Sequence[str]]) -> None:
         done = subprocess.run(list(command), capture_output=True, text=True, check=False)
         if done.returncode != 0:
             words = (done.stderr.strip().splitlines() or ["no error message"])[-1]
-            raise ServiceError(
-                f"`{' '.join(command)}` failed: {words}", "see `journalctl -xe`, then try again"
+            raise CliError(
+                f"`{' '.join(command)}` failed: {words}",
+                "see `journalctl -xe`, then try again",
+                exit_code=REFUSED,
             )
 
 

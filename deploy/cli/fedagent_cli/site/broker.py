@@ -7,7 +7,7 @@ import click
 
 from fedagent_cli import options
 from fedagent_cli.command_line import Number
-from fedagent_cli.errors import NoRunError, UnreadableError, UsageError
+from fedagent_cli.errors import UNREADABLE, CliError, NoRunError, UsageError
 from fedagent_cli.output import echo, emit
 from fedagent_cli.site.enrolment import founded_site, site_folder
 from fedagent_coordinator.site.enrolment import Enrolment
@@ -78,8 +78,8 @@ def broker(*, to: Path, site: str, days: float, data_dir: Path | None, as_json: 
     except FedagentError as error:
         raise UsageError(error.sentence, error.hint) from error
     except OSError as error:
-        raise UnreadableError(
-            f"{error.filename}: {error.strerror}", "choose another --to"
+        raise CliError(
+            f"{error.filename}: {error.strerror}", "choose another --to", exit_code=UNREADABLE
         ) from error
     files = {
         "cafile": str(kept.ca.absolute()),

@@ -14,7 +14,7 @@ import click
 
 from fedagent_cli import options, places
 from fedagent_cli.command_line import Group
-from fedagent_cli.errors import NoRunError, UnreadableError, UsageError
+from fedagent_cli.errors import UNREADABLE, CliError, NoRunError, UsageError
 from fedagent_cli.extras import draw_qr
 from fedagent_cli.output import echo, emit
 from fedagent_cli.read.runs import forbidden
@@ -234,7 +234,9 @@ def founded_site(folder: Path) -> tuple[str, bytes]:
             "or give --data-dir",
         ) from error
     except (ValueError, CertificateError) as error:
-        raise UnreadableError(f"{path} is not a certificate", "restore it from a copy") from error
+        raise CliError(
+            f"{path} is not a certificate", "restore it from a copy", exit_code=UNREADABLE
+        ) from error
 
 
 @contextmanager
@@ -247,7 +249,7 @@ def opened_enrolment(folder: Path) -> Iterator[Enrolment]:
     except PermissionError as error:
         raise forbidden(folder) from error
     except UnreadableDatabaseError as error:
-        raise UnreadableError(error.sentence, error.hint) from error
+        raise CliError(error.sentence, error.hint, exit_code=UNREADABLE) from error
     except EnrolmentError as error:
         raise UsageError(error.sentence, error.hint) from error
     except sqlite3.Error as error:

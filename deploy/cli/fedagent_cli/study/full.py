@@ -4,7 +4,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from fedagent_cli.errors import UnbalancedError
+from fedagent_cli.errors import UNBALANCED, CliError
 from fedagent_cli.output import credits_text, echo, emit
 from fedagent_task.recipe.spec import MICRO
 from fedagent_testbed.study import TestbedRecipe
@@ -19,7 +19,7 @@ def show_full(
 
     Raises:
         PolicyError, RecipeError, DatasetError: As `play_full`.
-        UnbalancedError: The ledger does not add up.
+        CliError: The ledger does not add up.
     """
     rounds = recipe.rounds.count
     with ExitStack() as stack:
@@ -57,4 +57,6 @@ def show_full(
         echo(f"spent     {credits_text(ending.spent_micro)} credits, ledger {balanced}")
         echo(f"messages  {run.digest[:16]} (the same for the same seed)")
     if not ending.balanced:
-        raise UnbalancedError("; ".join(ending.problems) or "the ledger does not balance")
+        raise CliError(
+            "; ".join(ending.problems) or "the ledger does not balance", exit_code=UNBALANCED
+        )

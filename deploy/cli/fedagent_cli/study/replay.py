@@ -10,9 +10,10 @@ from msgspec import structs
 
 from fedagent_cli import options, places
 from fedagent_cli.errors import (
-    DifferentError,
-    UnreadableError,
-    UnsupportedError,
+    DIFFERENT,
+    UNREADABLE,
+    UNSUPPORTED,
+    CliError,
     UsageError,
 )
 from fedagent_cli.output import echo, emit, number_text, table
@@ -91,9 +92,10 @@ def replay(
         )
     if check and same < len(rounds):
         first = next(one.round.view.round for one in rounds if not one.same)
-        raise DifferentError(
+        raise CliError(
             f"{len(rounds) - same} of {len(rounds)} rounds are decided differently, first {first}",
             "another policy or version decided them; leave out --check",
+            exit_code=DIFFERENT,
         )
     if decisions or check:
         if as_json:
@@ -123,7 +125,11 @@ def _replayed(
 ) -> tuple[list[Replayed], str]:
     recipe = recipe_in(run.recipe)
     if recipe is None:
-        raise UnreadableError("its recipe is from another version", "replay it with that version")
+        raise CliError(
+            "its recipe is from another version",
+            "replay it with that version",
+            exit_code=UNREADABLE,
+        )
     spec = recipe.policy
     asked = opinion_mode(recipe, policies.create(spec.name, **spec.params))
     mode = "off" if asked is None else asked.value
@@ -168,7 +174,7 @@ def _estimated(rounds: list[Replayed]) -> Estimate:
     try:
         return estimated([one for one in known if one is not None])
     except NoSupportError as error:
-        raise UnsupportedError(error.sentence, error.hint) from error
+        raise CliError(error.sentence, error.hint, exit_code=UNSUPPORTED) from error
 
 
 def _print(found: Estimate) -> None:

@@ -12,7 +12,7 @@ from psutil import cpu_count
 
 from fedagent_cli import options, places
 from fedagent_cli.command_line import Group, Number
-from fedagent_cli.errors import KilledError, MissingError, UsageError
+from fedagent_cli.errors import KILLED, CliError, MissingError, UsageError
 from fedagent_cli.extras import need, optional
 from fedagent_cli.output import echo, emit, table
 from fedagent_cli.study.full import show_full
@@ -261,7 +261,9 @@ def _fixable() -> Iterator[None]:
     except DatasetError as error:
         raise MissingError(str(error)) from error
     except WorkerLostError as error:
-        raise KilledError("a process was killed before its run ended", error.hint) from error
+        raise CliError(
+            "a process was killed before its run ended", error.hint, exit_code=KILLED
+        ) from error
     except (PolicyError, RegistryError, RecipeError) as error:
         raise UsageError(str(error)) from error
 
