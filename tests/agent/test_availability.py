@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 from fedagent_agent import machine
 from fedagent_agent.availability import Condition, LimitsSettings, Power, check_limits
-from fedagent_agent.config import AgentConfig
 from fedagent_agent.context import Context, HostInfo, ask_host, metered_of, power_of
 from fedagent_agent.machine import MachineProbe
-from fedagent_node.settings import SettingError
 
 PI = "devices/platform/soc/soc:firmware/get_throttled"
 
@@ -225,14 +223,3 @@ def test_a_program_whose_own_program_hangs_keeps_nobody_waiting(
         assert asyncio.run(ask_host(str(tmp_path))).metered is None
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-
-
-def test_the_settings_of_the_rules() -> None:
-    care = '{"min_battery": 50, "metered": "yes", "max_load": 25, "min_memory": 128}'
-    config = AgentConfig.load(f'{{"data_dir": "x", "stream": "digits", "limits": {care}}}', {})
-    assert (config.limits.min_battery, config.limits.max_load) == (50, 25)
-    assert config.limits.min_memory == 128
-    assert config.limits.link_is_metered is True
-    assert config.memory_bytes() > 64 << 20
-    with pytest.raises(SettingError, match="limits"):
-        AgentConfig.load('{"data_dir": "x", "stream": "digits", "limits": {"least_batery": 1}}', {})

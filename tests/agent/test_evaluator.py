@@ -167,23 +167,6 @@ def test_peers_get_the_opinion_and_no_edge_does(tmp_path: Path) -> None:
     assert edge.core.counters["opinion_of_another"] == 1
 
 
-def test_neighbours_are_told_again_after_a_restart_once_the_task_is_here(tmp_path: Path) -> None:
-    edge = with_opinions(tmp_path, mode="peers", epsilon=1.0)
-    Neighbourhood(edge)
-    edge.evaluate(asked(edge, 1, mode=PEERS), 0.625, epsilon=1.0)
-    edge.restart()
-    peers = Neighbourhood(edge)
-    edge.join()
-    out = edge.call(1, MODEL, mode=PEERS)
-    assert peers.begun == []
-    edge.serve(out, MODEL)
-    assert peers.begun == [(1, EDGE, 0.625)]
-    edge.call(1, MODEL, mode=PEERS, edge=OTHER)
-    assert peers.begun == [(1, EDGE, 0.625), (1, OTHER, 0.625)]
-    assert not edge.jobs(Evaluate)
-    assert edge.core.evaluator.spent == {RUN: 1.0}
-
-
 @pytest.mark.parametrize(
     ("said", "called"), [("peers", "report"), ("report", "peers"), ("off", "report")]
 )

@@ -8,14 +8,14 @@ import pytest
 
 from fedagent_agent.config import AgentConfig
 from fedagent_agent.links import BrokerLinks
-from fedagent_node.effects import OtherVersion, Send
+from fedagent_node.effects import Send
 from fedagent_node.link import Link
 from fedagent_node.shell import Shell
 from fedagent_protocol import SOFTWARE, topics
 from fedagent_protocol.codec import Direction
 from fedagent_protocol.messages import EdgeBeacon, Hello
 from fedagent_testbed.node import AtOnce
-from tests.fakes.hand_edge import AGENT, EDGE, LINK, OTHER, SITE, HandEdge, model_of
+from tests.fakes.hand_edge import AGENT, EDGE, LINK, SITE, HandEdge
 from tests.fakes.voices import read
 
 
@@ -45,18 +45,6 @@ def shell(tmp_path: Path) -> Shell:
     return made
 
 
-def test_every_message_is_for_an_edge_on_the_agents_own_topic(edge: HandEdge, shell: Shell) -> None:
-    edge.join()
-    edge.round(1, model_of(3000))
-    links = BrokerLinks(shell, edge.core, SITE)
-    sent = edge.jobs(Send)
-    assert len(sent) > 5
-    for send in sent:
-        link, text = links.route(send)
-        topic = topics.parse(text)
-        assert (link, topic.agent, topic.edge, topic.site) == (LINK, shell.id, EDGE, SITE)
-
-
 def test_the_edge_hears_software_and_address(edge: HandEdge, shell: Shell) -> None:
     links, link = BrokerLinks(shell, edge.core, SITE), _Link()
     shell.links[LINK] = cast("Link", link)
@@ -68,11 +56,3 @@ def test_the_edge_hears_software_and_address(edge: HandEdge, shell: Shell) -> No
         agent=AGENT, software=SOFTWARE, name="kitchen", address="192.168.1.7", prepares=True
     )
     assert read(Direction.AGENT_TO_EDGE, hello) == expected
-
-
-def test_an_edge_of_another_version_is_refused_in_one_line(edge: HandEdge) -> None:
-    for _ in range(2):
-        edge.take(OtherVersion(OTHER, 2, LINK))
-    (warning,) = edge.warned
-    assert "speaks protocol 2, the agent 3: install the same version" in warning.text
-    assert edge.core.counters["protocol_version"] == 2

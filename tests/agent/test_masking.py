@@ -114,27 +114,6 @@ def test_an_update_waits_for_its_masks_and_tells_no_samples(tmp_path: Path) -> N
     check_agreed(me, roster.members[me].identity, offer.agreed, here, roster.members.keys())
 
 
-def test_shares_for_another_roster_end_the_round_for_the_device(tmp_path: Path) -> None:
-    """No update leaves it, and no share."""
-    edge, me = device(tmp_path)
-    others = Others(tmp_path)
-    edge.serve(edge.order(1, MODEL), MODEL)
-    roster = others.roster(me, edge.said(MaskKeys)[-1])
-    # The others are shown a roster of one more, the device is not.
-    other = Others(tmp_path / "more").members.popitem()[1]
-    more = {**roster.members, other.agent: other.keys().keys}
-    edge.say(roster)
-    edge.say(others.delivery(me, replace(roster, members=more)))
-    edge.train(edge.jobs(Train)[-1], UPDATE)
-    assert edge.core.counters["masking_other_roster"] == 1
-    (told,) = edge.warned
-    assert told.peer == EDGE
-    assert "refused: shares of 0 of 3 open: the edge may lie" in told.text
-    assert (edge.jobs(Mask), edge.said(UpdateOffer)) == ([], [])
-    edge.say(MaskAsk(run=RUN, round=1, survivors=tuple(roster.members)))
-    assert edge.said(MaskOpening) == []
-
-
 def test_a_device_opens_once_and_only_for_enough(tmp_path: Path) -> None:
     edge, me = device(tmp_path)
     others = Others(tmp_path)

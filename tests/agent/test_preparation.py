@@ -95,28 +95,3 @@ def test_a_task_that_is_named_later_is_prepared_at_the_beacon_and_reported_to_al
     edge.say(m.EdgeBeacon(run="2" * 32, edge=OTHER, task=OTHER_TASK), edge=OTHER)
     assert reports(edge)[6:] == [(True, ""), (True, "")]
     assert len(edge.said(m.TaskNeed)) == 1
-
-
-def test_an_edge_that_lost_its_place_for_the_device_has_it_greet_once_more(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, task=REAL)
-    life, nobody = m.EdgeBeacon(edge=EDGE, epoch="7" * 32), m.EdgeBeacon(edge=EDGE)
-    edge.say(life)
-    edge.say(m.Welcome(run=RUN, edge=EDGE))
-    edge.now += 60.0
-    before = len(edge.said(m.Hello))
-    edge.say(nobody)
-    edge.say(nobody)
-    assert len(edge.said(m.Hello)) == before + 1
-    reported = len(edge.said(m.ContextReport))
-    edge.say(m.Welcome(run=RUN, edge=EDGE))
-    assert len(edge.said(m.ContextReport)) == reported + 1
-    edge.say(life)
-    edge.say(life)
-    assert len(edge.said(m.Hello)) == before + 1
-    edge.say(m.Welcome(run=RUN, edge=EDGE))
-    edge.now += 2.0
-    edge.say(nobody)
-    edge.say(m.Welcome(run=RUN, edge=EDGE))
-    assert len(edge.said(m.Hello)) == before + 2, "a place that was lost again"
-    edge.say(m.EdgeBeacon(edge=EDGE, epoch="8" * 32))
-    assert len(edge.said(m.Hello)) == before + 3, "and the restart after it is noticed"

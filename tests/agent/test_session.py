@@ -6,7 +6,7 @@ import pytest
 
 from fedagent_agent.core.device import PriceSettings, Readings
 from fedagent_agent.core.effects import EdgesFound, Relink
-from fedagent_node.effects import Received, Revoked, TakeRevocations
+from fedagent_node.effects import OtherVersion, Received, Revoked, TakeRevocations
 from fedagent_protocol import messages as m
 from tests.fakes.hand_edge import EDGE, LINK, OTHER, HandEdge, joined
 
@@ -57,15 +57,6 @@ def test_what_neighbours_send_which_nobody_signs_is_no_sign_of_an_edge(edge: Han
     edge.now += 1.0
     edge.say(forged)
     assert edge.core.sessions[EDGE].heard_at == heard_at
-
-
-def test_an_edge_that_restarted_behind_its_broker_is_greeted_again(edge: HandEdge) -> None:
-    first, second = "1" * 32, "2" * 32
-    edge.say(m.EdgeBeacon(edge=EDGE, epoch=first))
-    edge.say(m.Welcome(edge=EDGE))
-    assert not edge.said(m.Hello, edge.say(m.EdgeBeacon(edge=EDGE, epoch=first)))
-    assert edge.said(m.Hello, edge.say(m.EdgeBeacon(edge=EDGE, epoch=second)))
-    assert edge.said(m.ContextReport, edge.say(m.Welcome(edge=EDGE)))
 
 
 def test_an_edge_that_moved_is_followed_but_a_second_path_is_not(edge: HandEdge) -> None:
@@ -158,3 +149,11 @@ def test_a_revoked_edge_is_left_at_once_and_heard_on_no_link(edge: HandEdge) -> 
     assert len(edge.said(m.Hello)) == hellos
     assert edge.core.counters["edge_revoked"] == 2
     assert set(edge.core.sessions) == {OTHER}
+
+
+def test_an_edge_of_another_version_is_refused_in_one_line(edge: HandEdge) -> None:
+    for _ in range(2):
+        edge.take(OtherVersion(OTHER, 2, LINK))
+    (warning,) = edge.warned
+    assert "speaks protocol 2, the agent 3: install the same version" in warning.text
+    assert edge.core.counters["protocol_version"] == 2

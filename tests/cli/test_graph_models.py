@@ -9,14 +9,35 @@ import safetensors.numpy
 
 import fedagent
 from fedagent_cli.errors import MissingError
+from fedagent_task.models.graph import Graph
 from fedagent_task.recipe.files import open_recipe
+from fedagent_task.recipe.spec import ModelSpec
 from fedagent_task.scoring import graph as graph_scoring
-from tests.agent.trainer.test_graph_scoring import onnx_of
+from fedagent_task.scoring.graph import WEIGHT
 from tests.fakes.coordinator_site import Site, toy_edges
 from tests.fakes.graph_tasks import dense_task, written
 from tests.typed import here
 
 pytest.importorskip("torch")
+
+
+def onnx_of(spec: ModelSpec) -> bytes:
+    """Return the ONNX graph of a dense task, as torch's exporter names its inputs."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    shapes = {"x": ["n", spec.features], "output": ["n", spec.classes]}
+    shapes |= {WEIGHT + one.name: list(one.shape) for one in Graph(spec).program.tensors}
+    known = {
+        name: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in shapes.items()
+    }
+    output = known.pop("output")
+    inputs = ["x", WEIGHT + "weight", WEIGHT + "bias"]
+    node = onnx.helper.make_node("Gemm", inputs, ["output"], transB=1)
+    graph = onnx.helper.make_graph([node], "dense", list(known.values()), [output])
+    opset = onnx.helper.make_opsetid("", 18)
+    made = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=10)
+    return bytes(made.SerializeToString())
 
 
 @pytest.fixture

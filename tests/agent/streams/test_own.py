@@ -1,9 +1,5 @@
 """A user's own stream: the documented example, and classes that do what they must not."""
 
-import importlib
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -14,63 +10,7 @@ from fedagent_agent.streams.base import Samples, Stream, StreamSchema
 from fedagent_agent.streams.kinds import Own
 from fedagent_agent.streams.spec import StreamError
 
-from .support import dense, install_stream
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of packages, as pip would make one: modules, and metadata of an entry point."""
-    site = tmp_path / "site"
-    info = site / "mysensor-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mysensor\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[fedagent.streams]\nmine = mysensor:Mine\n")
-    monkeypatch.syspath_prepend(str(site))
-    importlib.invalidate_caches()
-    yield site
-    sys.modules.pop("mysensor", None)
-
-
-MINE = '''\
-import numpy as np
-
-from fedagent_agent.streams.base import Samples, StreamSchema
-
-
-class Mine:
-    """One sample a second of a sensor that this class reads itself."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text  # what stands behind "mine:"
-        self.offset = 0
-        self.counters: dict[str, int] = {}
-
-    def open(self, now: float) -> StreamSchema:
-        self.read_at = now
-        return StreamSchema(features=2, dtype="float32")
-
-    def take(self, now: float) -> Samples:
-        count = int(now - self.read_at)
-        self.read_at += count
-        self.offset += count
-        x = np.random.default_rng(self.offset).normal(size=(count, 2)).astype(np.float32)
-        return Samples(x, x @ np.array([1.0, -2.0]))
-'''
-
-
-def test_a_class_with_open_and_take_is_a_stream(install: Path) -> None:
-    (install / "mysensor.py").write_text(MINE)
-    spec = parse_stream("mine:noise=0.5, or anything else: that is yours")
-    assert spec == Own(kind="mine", text="noise=0.5, or anything else: that is yours")
-    stream = spec.create(seed=7)
-    schema = stream.open(100.0)
-    assert (schema.features, schema.dtype) == (2, "float32")
-    assert len(stream.take(100.0)) == 0
-    samples = stream.take(103.0)
-    assert dense(samples).shape == (len(samples), 2)
-    assert len(samples) > 0
-    assert len(samples) == stream.offset
-    stream.close()
+from .support import install_stream
 
 
 def test_who_has_no_such_package_is_told_what_there_is() -> None:
@@ -97,21 +37,6 @@ class Good:
 def _own(monkeypatch: pytest.MonkeyPatch, kind: type, buffer: int = 4096) -> Stream:
     install_stream(monkeypatch, "mine", kind)
     return Own(kind="mine", text="secret", buffer=buffer).create(seed=1, offset=4)
-
-
-def test_seed_and_position_are_given_to_who_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[int, int]] = []
-
-    class Wants(Good):
-        seed = 0
-        resume_at = 0
-
-        def open(self, now: float) -> object:
-            seen.append((self.seed, self.resume_at))
-            return super().open(now)
-
-    _own(monkeypatch, Wants).open(0.0)
-    assert seen == [(1, 4)]
 
 
 def test_too_many_samples_are_dropped_oldest_first_and_counted(

@@ -1,9 +1,5 @@
 """What a device keeps over rounds and restarts, and what happens when it is lost."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +7,6 @@ import pytest
 
 from fedagent_agent.trainer.device_state import KEPT
 from fedagent_agent.trainer.training import Trainer
-from fedagent_protocol.failpoints import VARIABLE
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import create
 from fedagent_task.recipe.spec import Recipe
@@ -83,33 +78,6 @@ def test_files_of_old_runs_go(bench: TrainerBench, tmp_path: Path) -> None:
         bench.trained(state=str(tmp_path / "states" / str(number)))
     names = {path.name for path in (tmp_path / "states").iterdir()}
     assert names == {str(number) for number in range(3, KEPT + 3)}
-
-
-_CHILD = """
-import sys
-from pathlib import Path
-from tests.agent.trainer.test_device_state import STREAM, _begin
-from tests.fakes.trainer_bench import TrainerBench
-
-bench = _begin(TrainerBench(Path(sys.argv[1])))
-for number in (1, 2):
-    print(bench.trained(state=sys.argv[1] + "/state", round=number).digest, flush=True)
-"""
-
-
-@pytest.mark.parametrize("point", ["before-write", "kept"])
-def test_killed_between_two_writes_it_goes_on(point: str, tmp_path: Path) -> None:
-    """In its second round: the file is that of round 1 or of round 2, whole."""
-    environ = {**os.environ, VARIABLE: f"agent.state.{point}:kill@2"}
-    command = [sys.executable, "-c", _CHILD, str(tmp_path)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    first = done.stdout.split()[0]
-    bench = _begin(TrainerBench(tmp_path))
-    after = bench.trained(state=str(tmp_path / "state"), round=3)
-    assert after.digest != first
-    assert "state_lost" not in after.counters
-    bench.trainer.close()
 
 
 def test_a_training_that_failed_leaves_no_trace(

@@ -116,18 +116,6 @@ def timed(
     return bench
 
 
-def test_what_has_gathered_is_learnt_in_parts(bench: TrainerBench) -> None:
-    timed(bench, "learner.steps=5", "learner.name=sgd", "learner.batch=50")
-    reply = bench.trained(iterations=2)
-    stats = reply.stats
-    assert (stats.steps, stats.iterations, stats.arrivals) == (5, 2, 1000)
-    # Two of the four batches of each part; the others wait for their turn.
-    assert stats.num_samples == 5 * 2 * 50
-    assert reply.train_s == pytest.approx(0.010)
-    assert stats.seconds_per_iteration * stats.iterations * stats.steps <= reply.train_s
-    assert not stats.limited
-
-
 def test_arrivals_come_in_while_it_trains_and_waits_are_no_computation(
     bench: TrainerBench,
 ) -> None:

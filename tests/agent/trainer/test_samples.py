@@ -4,12 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.streams import parse_stream
 from fedagent_agent.trainer.samples import (
     HeldOutSamples,
     Part,
     Proportions,
-    ValidationStream,
 )
 from fedagent_task.models import Floats
 
@@ -51,18 +49,6 @@ def test_a_sample_is_given_once_in_order_and_never_seen_after(steps: list[tuple[
         assert len(held) == came - gone
         assert 0 <= held.ready <= len(held)
         assert held.offset(came) <= gone if gone < came else held.offset(came) == came
-
-
-@given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 8))
-def test_a_stream_apart_keeps_the_newest_and_no_more(arrivals: list[int], count: int) -> None:
-    apart = ValidationStream(parse_stream("digits").create(seed=0), count)
-    came = 0
-    for number in arrivals:
-        ids = np.arange(came, came + number)
-        apart.put(ids[:, None].astype(np.float32), ids)
-        came += number
-        assert _ids(list(apart.newest())) == list(range(max(0, came - count), came))
-        assert len(apart._parts) <= count
 
 
 # ---------------------------------------------------------------------- proportions
