@@ -21,8 +21,6 @@ from .wifi import LIBRARY, PROC, decode_radios, in_use, interfaces, read_text
 
 MEMORY_S = 30.0
 """Time constant of the smoothed load: prices and policies need a steady number."""
-SLOW_EVERY = 6
-"""The frequency is read at every so many-th call; it costs more."""
 
 
 ASK_S = 60.0
@@ -132,7 +130,6 @@ class Context:
         self._host = HostInfo()
         self._held: frozenset[str] = frozenset()
         self._cores = self._probe.cores()
-        self._calls = 0
         self._last: tuple[float, Condition] | None = None
         self._idle: float | None = None
 
@@ -160,8 +157,7 @@ class Context:
         return self._look(now)[1]
 
     def _look(self, now: float) -> tuple[Condition, list[LimitCheck]]:
-        sample = self._probe.sample(slow=self._calls % SLOW_EVERY == 0)
-        self._calls += 1
+        sample = self._probe.sample()
         self._note_load(sample, now)
         host, owner = self._host, self._limits.link_is_metered
         condition = replace(

@@ -24,7 +24,6 @@ class MachineProbe:
 
     def __init__(self, sysfs: Path = SYSFS) -> None:
         self._sysfs = sysfs
-        self._frequency = 1.0
 
     def cores(self) -> int:
         """Return the number of processors that may be used."""
@@ -33,15 +32,13 @@ class MachineProbe:
         except AttributeError:  # not Linux
             return os.cpu_count() or 1
 
-    def sample(self, *, slow: bool) -> Condition:
-        """Return a look; `slow` reads what costs more as well."""
-        if slow:
-            self._frequency = _frequency()
+    def sample(self) -> Condition:
+        """Look at the machine."""
         return Condition(
             busy_s=_busy_seconds(),
             own_s=self._own_seconds(),
             memory_bytes=psutil.virtual_memory().available,
-            frequency=self._frequency,
+            frequency=_frequency(),
             power=power(self._sysfs),
             temperature_c=temperature_c(),
             throttled=throttled(self._sysfs),

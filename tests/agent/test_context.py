@@ -27,13 +27,11 @@ class Scripted(MachineProbe):
     def __init__(self, *samples: Condition) -> None:
         super().__init__()
         self.samples = list(samples)
-        self.slow: list[bool] = []
 
     def cores(self) -> int:
         return 4
 
-    def sample(self, *, slow: bool) -> Condition:
-        self.slow.append(slow)
+    def sample(self) -> Condition:
         return self.samples.pop(0)
 
 

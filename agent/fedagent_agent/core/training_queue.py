@@ -46,10 +46,8 @@ class Stage(Enum):
 
     GETTING = "getting"  # task and model are fetched
     IDLING = "idling"  # a task without training takes its time
-    TRAINING = "training"
+    WORKING = "working"  # the trainer or the disk has it
     UNMASKED = "unmasked"  # trained; whose masks the update wears is not settled
-    MASKING = "masking"
-    STORING = "storing"
 
 
 @dataclass(slots=True)
@@ -61,7 +59,7 @@ class ActiveOrder:
     ordered_at: float  # when DT starts
     give_up_at: float
     stage: Stage = Stage.GETTING
-    job: int | None = None  # of the trainer, in the stages in which it works
+    job: int | None = None  # of the trainer, while it works
     train_at: float = 0.0  # when LC starts
     idle_until: float = 0.0  # when an update without training is made
     result: Trained | None = None  # the training's end, while its update has no masks yet
@@ -276,9 +274,9 @@ class TrainingQueue:
 
     def _stop(self, active: ActiveOrder) -> list[Effect]:
         self.active_order = None
-        self._jobs.drop(active.job)
         effects = active.fetch.pause()
-        if active.stage in (Stage.TRAINING, Stage.MASKING) and active.job is not None:
+        if active.job is not None:
+            self._jobs.drop(active.job)
             effects.append(Cancel(job=active.job))
         if active.result is not None:
             effects.append(DropOutput(active.result.job))
@@ -328,7 +326,7 @@ class TrainingQueue:
         if task.idle:
             active.stage, active.idle_until = Stage.IDLING, now + self._device.slow_s
             return effects + self._make_idle_update(active, now)
-        active.stage = Stage.TRAINING
+        active.stage = Stage.WORKING
         train = Train(
             job=active.job,
             model=order.model,
@@ -362,7 +360,7 @@ class TrainingQueue:
         if now < active.idle_until:
             return []
         assert active.job is not None
-        active.stage, order = Stage.TRAINING, active.order
+        active.stage, order = Stage.WORKING, active.order
         out = active.key.file_name
         return [MakeIdleUpdate(active.job, order.model, order.round, order.iterations, out)]
 
@@ -370,10 +368,10 @@ class TrainingQueue:
         """Take the end of the training under way."""
         active = self.active_order
         assert active is not None
+        active.job = None
         if isinstance(result, Failed):
             self._counters[f"training_{result.reason}"] += 1
             reason = REASONS.get(result.reason, DeclineReason.ERROR)
-            active.stage = Stage.STORING
             detail = f"{result.reason}: {result.detail}".rstrip(": ")
             if result.reason == reason:
                 detail = result.detail or detail
@@ -395,12 +393,11 @@ class TrainingQueue:
         return self._store(active, result, now)
 
     def _store(self, active: ActiveOrder, result: Trained, now: float) -> list[Effect]:
-        active.stage = Stage.STORING
+        active.stage = Stage.WORKING
         task, run, releases = self._tasks.opened(active.order.task), active.key.run, 0
-        if task is None or task.spec is None:
-            # What is not known to cost nothing must not leave.
-            refused = self._give_back(DeclineReason.ERROR, "its task is not open any more")
-            return [*refused, DropOutput(result.job)]
+        # What is not known to cost nothing must not leave.
+        assert task is not None
+        assert task.spec is not None
         if task.spec.privacy.wanted:
             # What the disk refuses stays counted: nobody knows how far it came.
             releases = self._releases[run] = self._releases.get(run, 0) + 1
@@ -414,7 +411,7 @@ class TrainingQueue:
         result, seeds = active.result, self._masking.seeds(active.key)
         if result is None or seeds is None:
             return []
-        active.stage, active.job = Stage.MASKING, self._jobs.start(self.masked)
+        active.stage, active.job = Stage.WORKING, self._jobs.start(self.masked)
         weight = self._tasks.weight(active.order.task, result.stats.num_samples)
         return [Mask(job=active.job, out=active.key.file_name, weight=weight, seeds=seeds)]
 
@@ -422,7 +419,7 @@ class TrainingQueue:
         """Take a masked update: how many samples it is of is told inside the sum alone."""
         active = self.active_order
         assert active is not None
-        result, active.result = active.result, None
+        result, active.result, active.job = active.result, None, None
         assert result is not None
         if isinstance(reply, Failed):
             return [*self.trained(reply, now), DropOutput(result.job)]
@@ -440,11 +437,8 @@ class TrainingQueue:
 
     def store_failed(self, effect: StoreUpdate | CarryUpdate, detail: str) -> list[Effect]:
         """Give the order back whose update the disk refused."""
-        key, active = effect.update.key, self.active_order
         if isinstance(effect, CarryUpdate):
-            return self.refuse(key, DeclineReason.ERROR, detail, remembered=True)
-        if active is None or active.key != key:
-            return []
+            return self.refuse(effect.update.key, DeclineReason.ERROR, detail, remembered=True)
         return self._give_back(DeclineReason.ERROR, detail)
 
     def timers(self) -> Iterator[Timer]:
