@@ -6,7 +6,7 @@ device at the limit does not change its mind at every look.
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -24,9 +24,11 @@ class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     min_battery: Annotated[
         float,
         Meta(ge=0, le=100),
-        Option("Do not train on battery below this charge; 0 for no limit.", metavar="PERCENT"),
+        Option(
+            "Do not train on battery below this charge; 0 for no limit, 100 for mains only.",
+            metavar="PERCENT",
+        ),
     ] = 30.0
-    mains_only: Annotated[bool, Option("Never train on battery.")] = False
     max_temperature: Annotated[
         float,
         Meta(ge=0, le=200),
@@ -35,14 +37,9 @@ class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = 85.0
     when_throttled: Annotated[bool, Option("Train even while the device throttles itself.")] = False
-    metered: Annotated[
-        Literal["auto", "yes", "no"],
-        Option(
-            "Whether the link is metered (costs money); auto asks NetworkManager.",
-            metavar="auto|yes|no",
-        ),
-    ] = "auto"
-    on_metered: Annotated[bool, Option("Train even over a metered link.")] = False
+    on_metered: Annotated[
+        bool, Option("Train even over a link that NetworkManager calls metered (it costs money).")
+    ] = False
     min_memory: Annotated[
         int,
         Meta(ge=0, le=1 << 20),
@@ -57,11 +54,6 @@ class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             metavar="PERCENT",
         ),
     ] = 100.0
-
-    @property
-    def link_is_metered(self) -> bool | None:
-        """What the owner says of the link; None: ask."""
-        return {"auto": None, "yes": True, "no": False}[self.metered]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,72 +89,68 @@ class LimitCheck:
     hint: str  # the option that moves the limit
 
 
+def _battery(now: Condition, limits: LimitsSettings, held: bool) -> tuple[str, bool, str]:
+    hint, power = "plug it in, or lower --min-battery", now.power
+    if power is None:
+        return "not known", False, hint
+    if power.mains or power.battery is None:
+        known = "" if power.battery is None else f", battery at {power.battery:.0%}"
+        return f"on mains{known}", False, hint
+    least = limits.min_battery / 100
+    objects = power.battery < least + (BATTERY_MARGIN if held and least else 0.0)
+    return f"on battery, at {power.battery:.0%}", objects or least == 1.0, hint
+
+
+def _temperature(now: Condition, limits: LimitsSettings, held: bool) -> tuple[str, bool, str]:
+    celsius, hint = now.temperature_c, "cool it, or raise --max-temperature"
+    if celsius is None:
+        return "not known", False, hint
+    most = limits.max_temperature - (TEMPERATURE_MARGIN_C if held else 0.0)
+    objects = limits.max_temperature > 0 and celsius > most
+    return f"{celsius:.0f} °C" + (" hot" if objects else ""), objects, hint
+
+
+def _throttled(now: Condition, limits: LimitsSettings, _held: bool) -> tuple[str, bool, str]:
+    why, hint = now.throttled, "fix power or cooling, or add --when-throttled"
+    text = {None: "not known", "": "runs at full speed"}.get(why, f"throttled: {why}")
+    return text, bool(why) and not limits.when_throttled, hint
+
+
+def _metered(now: Condition, limits: LimitsSettings, _held: bool) -> tuple[str, bool, str]:
+    text = {None: "not known", True: "the link is metered", False: "the link is not metered"}
+    hint = "add --on-metered"
+    return text[now.metered], bool(now.metered) and not limits.on_metered, hint
+
+
+def _memory(now: Condition, limits: LimitsSettings, held: bool) -> tuple[str, bool, str]:
+    free, hint = now.memory_bytes, "end other programs, or lower --min-memory"
+    if free is None:
+        return "not known", False, hint
+    objects = free < (limits.min_memory << 20) * (MEMORY_MARGIN if held else 1.0)
+    text = f"only {free >> 20} MB of memory are free" if objects else f"{free >> 20} MB are free"
+    return text, objects, hint
+
+
+def _load(now: Condition, limits: LimitsSettings, held: bool) -> tuple[str, bool, str]:
+    load, hint = now.load, "end other programs, or raise --max-load"
+    if load is None:
+        return "not known", False, hint
+    objects = load > limits.max_load / 100 - (LOAD_MARGIN if held else 0.0)
+    return f"other programs use {load:.0%} of the processors", objects, hint
+
+
+RULES = {
+    "battery": _battery,
+    "temperature": _temperature,
+    "throttling": _throttled,
+    "metered": _metered,
+    "memory": _memory,
+    "load": _load,
+}
+
+
 def check_limits(
     now: Condition, limits: LimitsSettings, held: AbstractSet[str] = frozenset()
 ) -> list[LimitCheck]:
     """Return what each rule says; `held` are those that have objected until now."""
-    return [
-        _battery(now.power, limits, held="battery" in held),
-        _temperature(now.temperature_c, limits, held="temperature" in held),
-        _throttled(now.throttled, limits),
-        _metered(now.metered, limits),
-        _memory(now.memory_bytes, limits, held="memory" in held),
-        _load(now.load, limits, held="load" in held),
-    ]
-
-
-def _battery(power: Power | None, limits: LimitsSettings, *, held: bool) -> LimitCheck:
-    hint = "plug it in, or lower --min-battery"
-    if power is None:
-        return LimitCheck("battery", "not known", objects=False, hint=hint)
-    charge = power.battery
-    if power.mains or charge is None:
-        text = "on mains" if charge is None else f"on mains, battery at {charge:.0%}"
-        return LimitCheck("battery", text, objects=False, hint=hint)
-    if limits.mains_only:
-        text = f"on battery, at {charge:.0%}, but set to train on mains only"
-        return LimitCheck(
-            "battery", text, objects=True, hint="plug it in, or leave out --mains-only"
-        )
-    least = limits.min_battery / 100
-    least += BATTERY_MARGIN if held and least else 0.0
-    return LimitCheck("battery", f"on battery, at {charge:.0%}", objects=charge < least, hint=hint)
-
-
-def _temperature(celsius: float | None, limits: LimitsSettings, *, held: bool) -> LimitCheck:
-    hint = "cool it, or raise --max-temperature"
-    if celsius is None:
-        return LimitCheck("temperature", "not known", objects=False, hint=hint)
-    most = limits.max_temperature - (TEMPERATURE_MARGIN_C if held else 0.0)
-    objects = limits.max_temperature > 0 and celsius > most
-    text = f"{celsius:.0f} °C hot" if objects else f"{celsius:.0f} °C"
-    return LimitCheck("temperature", text, objects, hint)
-
-
-def _throttled(why: str | None, limits: LimitsSettings) -> LimitCheck:
-    hint = "fix power or cooling, or add --when-throttled"
-    text = {None: "not known", "": "runs at full speed"}.get(why, f"throttled: {why}")
-    return LimitCheck("throttling", text, bool(why) and not limits.when_throttled, hint)
-
-
-def _metered(metered: bool | None, limits: LimitsSettings) -> LimitCheck:
-    hint = "add --on-metered, or --metered no if it is not"
-    text = {None: "not known", True: "the link is metered", False: "the link is not metered"}
-    return LimitCheck("metered", text[metered], bool(metered) and not limits.on_metered, hint)
-
-
-def _memory(free: int | None, limits: LimitsSettings, *, held: bool) -> LimitCheck:
-    hint = "end other programs, or lower --min-memory"
-    if free is None:
-        return LimitCheck("memory", "not known", objects=False, hint=hint)
-    objects = free < (limits.min_memory << 20) * (MEMORY_MARGIN if held else 1.0)
-    text = f"only {free >> 20} MB of memory are free" if objects else f"{free >> 20} MB are free"
-    return LimitCheck("memory", text, objects, hint)
-
-
-def _load(load: float | None, limits: LimitsSettings, *, held: bool) -> LimitCheck:
-    hint = "end other programs, or raise --max-load"
-    if load is None:
-        return LimitCheck("load", "not known", objects=False, hint=hint)
-    objects = load > limits.max_load / 100 - (LOAD_MARGIN if held else 0.0)
-    return LimitCheck("load", f"other programs use {load:.0%} of the processors", objects, hint)
+    return [LimitCheck(name, *rule(now, limits, name in held)) for name, rule in RULES.items()]

@@ -159,11 +159,11 @@ class Context:
     def _look(self, now: float) -> tuple[Condition, list[LimitCheck]]:
         sample = self._probe.sample()
         self._note_load(sample, now)
-        host, owner = self._host, self._limits.link_is_metered
+        host = self._host
         condition = replace(
             sample,
             power=sample.power if host.power is None else host.power,
-            metered=host.metered if owner is None else owner,
+            metered=host.metered,
             load=None if self._idle is None else 1.0 - self._idle,
         )
         return condition, check_limits(condition, self._limits, self._held)

@@ -32,17 +32,13 @@ class _Broker:
 
 
 class BrokerLinks:
-    """Keep a link to every broker that may have an edge.
-
-    Attributes:
-        joining: Whether the site is being asked to let this device in, which is told elsewhere.
-    """
+    """Keep a link to every broker that may have an edge."""
 
     def __init__(self, shell: Shell, core: AgentCore, site: str) -> None:
         self._shell = shell
         self._core = core
         self._site = site
-        self.joining = False
+        self.joining = False  # whether the site is being asked to let this device in
         self._filters = topics.agent_filters(site, shell.id)
         self._brokers: dict[str, _Broker] = {}
         self._refused: set[str] = set()

@@ -1,13 +1,11 @@
 """The models an agent got: files that survive a restart, the newest few of them.
 
-A cache: nothing is synced, and whatever is used hashes to its name. A model that comes in is a file
-of its chunks and a list of those that are there, so that a transfer goes on where a killed process
-left it.
+A cache: nothing is synced, and whatever is used hashes to its name. What a killed process left of a
+model that came in is begun anew.
 """
 
 import hashlib
 import os
-import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +15,6 @@ from fedagent_protocol.failpoints import Checkpoint
 from fedagent_protocol.transfer import Layout
 
 KEPT = 2
-_HEAD = struct.Struct("<QI")
-_INDEX = struct.Struct("<I")
 
 
 @dataclass(slots=True)
@@ -53,7 +49,9 @@ class ModelsCache:
         if part is None or part.layout != layout:
             part = _Part(layout)
             self._part = digest, part
-            self._resume(digest, part)
+            with self._file(digest, ".part").open("wb") as file:
+                file.truncate(size)
+            self._trim()
         return frozenset(part.have)
 
     def write(self, digest: str, offset: int, data: bytes) -> None:
@@ -61,14 +59,11 @@ class ModelsCache:
         part = self._of(digest)
         if part is None:
             return
-        index = offset // part.layout.chunk_bytes
-        part.have.add(index)
+        part.have.add(offset // part.layout.chunk_bytes)
         with self._file(digest, ".part").open("r+b", buffering=0) as file:
             file.seek(offset)
             file.write(data)
         self._checkpoint("agent.model.chunk-written")
-        with self._file(digest, ".have").open("ab", buffering=0) as file:
-            file.write(_INDEX.pack(index))
 
     def finish(self, digest: str) -> int:
         """Make a complete model usable; return its size, 0 if it is not what it is called."""
@@ -76,7 +71,6 @@ class ModelsCache:
         if part is None:
             return 0
         came = self._file(digest, ".part")
-        self._file(digest, ".have").unlink(missing_ok=True)
         if not _is(came, digest):
             came.unlink()
             return 0
@@ -89,9 +83,8 @@ class ModelsCache:
     def discard(self, digest: str) -> None:
         """Forget a model that the disk has no room for; it can be asked for again."""
         self._part = None
-        for end in (".part", ".have"):
-            with suppress(OSError):
-                self._file(digest, end).unlink(missing_ok=True)
+        with suppress(OSError):
+            self._file(digest, ".part").unlink(missing_ok=True)
 
     def path(self, digest: str) -> Path:
         """Return a whole model's file."""
@@ -113,21 +106,6 @@ class ModelsCache:
         else:
             path.unlink()
         return good
-
-    def _resume(self, digest: str, part: _Part) -> None:
-        came, listed = self._file(digest, ".part"), self._file(digest, ".have")
-        head = _HEAD.pack(part.layout.size, part.layout.chunk_bytes)
-        noted = listed.read_bytes() if came.exists() and listed.exists() else b""
-        if noted[: _HEAD.size] != head:
-            listed.write_bytes(head)
-            with came.open("wb") as file:
-                file.truncate(part.layout.size)
-            self._trim()
-            return
-        body = noted[_HEAD.size :]
-        whole = len(body) - len(body) % _INDEX.size
-        indices = {index for (index,) in _INDEX.iter_unpack(body[:whole])}
-        part.have = {index for index in indices if index < part.layout.count}
 
     def _trim(self) -> None:
         """Remove all files but those of the newest models and of the one that comes in."""

@@ -82,30 +82,14 @@ def test_the_stream_is_opened_with_the_file_once_it_is_whole(edge: HandEdge) -> 
     assert edge.jobs(UnsubscribeModel) == [UnsubscribeModel(EDGE, digest_of(ONCE))]
 
 
-def test_a_killed_agent_goes_on_where_it_was_and_asks_no_second_time(edge: HandEdge) -> None:
+def test_a_damaged_file_is_declined(edge: HandEdge) -> None:
     named(edge)
-    given(edge, 0, 2)
-    edge.restart(EDGE)
-    named(edge)
-    assert asked(edge) == [1, 3, 4, 5]
-    given(edge, *[i for i in range(COUNT) if i not in (0, 2)])
-    assert len(edge.jobs(Open)) == 1
-    edge.restart(EDGE)
-    named(edge)
-    assert not asked(edge)
-    assert Path(edge.jobs(Open)[0].once).read_bytes() == ONCE
-
-
-def test_a_damaged_file_is_got_again_and_at_last_declined(edge: HandEdge) -> None:
-    named(edge)
-    for _ in range(4):
-        edge.take(Subscribed(EDGE, digest_of(ONCE)))
-        given(edge, *range(COUNT - 1))
-        edge.say(piece(COUNT - 1, bytes(len(ONCE) - (COUNT - 1) * PIECE)))
+    given(edge, *range(COUNT - 1))
+    edge.say(piece(COUNT - 1, bytes(len(ONCE) - (COUNT - 1) * PIECE)))
     edge.order(1, SMALL)
     (decline,) = edge.said(m.Decline)
     assert (decline.reason, "model.once" in decline.detail) == (m.DeclineReason.LOAD, True)
-    assert edge.core.counters["digest_mismatch"] == 4
+    assert edge.core.counters["digest_mismatch"] == 1
 
 
 def test_one_that_is_too_large_is_declined_by_its_key(tmp_path: Path) -> None:

@@ -23,32 +23,23 @@ from .effects import (
 
 MAX_MODEL_BYTES = 512 << 20
 WINDOW = 4
-MAX_FRESH_STARTS = 3
 
 
 @dataclass(slots=True)
 class Download:
-    """A model, or with `once` the file that a task's devices get once.
+    """A model, or with `once` the file that a task's devices get once."""
 
-    Attributes:
-        key: Edge that it comes from, run and round.
-        answers: The edge waits to hear that its order is here, also where nothing is to be sent.
-        whole_at: When it was whole.
-        moved_at: When something of it came last.
-    """
-
-    key: Key
+    key: Key  # edge that it comes from, run and round
     digest: str
     size: int
     chunk_bytes: int
     counters: Counter[str]
     once: bool = False
-    answers: bool = False
+    answers: bool = False  # the edge waits to hear that its order is here
     whole_at: float | None = None
-    moved_at: float = -1e9
+    moved_at: float = -1e9  # when something of it came last
     problem: str = ""
     loading: bool = False
-    _fresh_starts: int = 0
     _receiver: Receiver | None = None
     _listening: bool = False
     _first_at: float = 0.0
@@ -106,7 +97,7 @@ class Download:
         return effects + self._ask(now)
 
     def finished(self, event: ModelFinished, link: LinkQuality | None, now: float) -> list[Effect]:
-        """Note that it is whole; begin again if it does not hash to its name."""
+        """Note that it is whole, or that it does not hash to its name."""
         if not event.refused:
             self.loading, self.whole_at = False, now
             nbytes, seconds = self._got - self._first_bytes, self.moved_at - self._first_at
@@ -115,12 +106,8 @@ class Download:
                 link.note_download(nbytes, seconds)
             return [] if self._got else self.acknowledge()
         self.counters["digest_mismatch"] += 1
-        if self._fresh_starts >= MAX_FRESH_STARTS:
-            self.problem = event.refused
-            return []
-        self._fresh_starts += 1
-        self._receiver, self._got = None, 0
-        return self.begin()
+        self.loading, self.problem = False, event.refused
+        return []
 
     def acknowledge(self) -> list[Effect]:
         """Tell the edge, if it waits for that, that nothing needs to be sent."""

@@ -165,7 +165,7 @@ class Trainer:
         scorer = task.scorer
         base = _read_model(passing(job.model), task.manifest)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            scorer.begin(_whole(base, _brought(task, job)))
+            scorer.begin(_whole(base, task, job))
             for x, y in task.newest(self._wall()):
                 scorer.add(x, y)
         if not scorer.count:
@@ -203,9 +203,9 @@ class Trainer:
         began = self._wall()
         learner, scorer = task.learner, task.scorer
         base = _read_model(passing(job.model), task.manifest)
-        local = _brought(task, job)
+        whole = _whole(base, task, job)
         learner.begin(base, job.round)
-        scorer.begin(_whole(base, local))
+        scorer.begin(whole)
         _give_back(base)
         meter = LoadMeter(job.load_limit_s, wall=self._wall, processor=self._processor)
         # Overflow is found by the checks of samples and update; a warning says no more.
@@ -405,17 +405,15 @@ def _write_update(path: Path, update: Mapping[str, npt.NDArray[np.generic]]) -> 
     return hasher.hexdigest(), size
 
 
-def _brought(task: OpenTask, job: Train | Evaluate) -> Tensors:
-    """Let the learner have what the device kept of this run; return the model's part of it."""
+def _whole(base: Tensors, task: OpenTask, job: Train | Evaluate) -> Tensors:
+    """Return the model as this device has it: without control variates, with what stays here.
+
+    The learner has then what the device kept of this run.
+    """
     if job.state:
         task.state.bring(task.learner, Path(job.state))
-    return task.learner.local
-
-
-def _whole(base: Tensors, local: Tensors) -> Tensors:
-    """Return the model as this device has it: without control variates, with what stays here."""
     model = {name: tensor for name, tensor in base.items() if not name.startswith(CONTROL)}
-    return {**model, **local}
+    return {**model, **task.learner.local}
 
 
 def _keep_state(task: OpenTask, job: Train) -> None:

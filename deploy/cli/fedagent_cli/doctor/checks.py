@@ -14,13 +14,12 @@ from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedagent_agent.availability import LimitCheck, LimitsSettings
+from fedagent_agent.availability import RULES, LimitCheck, LimitsSettings
 from fedagent_agent.context import Context, HostInfo, ask_host
 from fedagent_agent.wifi import interfaces
 from fedagent_node.broker.mosquitto import mosquitto_program
 from fedagent_protocol.extras import how_to_add
 
-RULES = ("battery", "temperature", "throttling", "metered", "memory", "load")
 PACKAGES = {
     "amqtt": ("the embedded broker", "edge"),
     "rich": ("a coordinator", "coordinator"),
