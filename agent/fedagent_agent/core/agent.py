@@ -92,7 +92,7 @@ from .preparation import Preparation
 from .session import Claims, Session, Sessions
 from .tasks import Jobs, Tasks
 from .training_queue import TrainingQueue
-from .uploads import Uploads
+from .uploads import Upload, Uploads
 from .vouching import UNASSIGNED, Voucher, Vouching
 
 if TYPE_CHECKING:
@@ -150,7 +150,8 @@ class AgentCore:
         )
         greeting = Hello(agent=agent, software=SOFTWARE, name=config.name, prepares=True)
         sessions = self.sessions = Sessions(greeting, device, boots, counters, claim)
-        self.uploads = Uploads(updates, sessions, pending, counters)
+        held = {update.key: Upload(update) for update in updates}
+        self.uploads = Uploads(held, sessions, pending, counters)
         stream = Open(
             job=0,
             task=b"",
@@ -165,9 +166,9 @@ class AgentCore:
         tasks = self._tasks = Tasks(device, stream, jobs, counters, self._vouching)
         self.preparation = Preparation(device, tasks, sessions)
         self.masking = Masking(masking, sessions, counters)
-        known = (*answered, *self.uploads.by_key)
+        known = (*answered, *held)
         self.queue = TrainingQueue(
-            device, tasks, self.uploads, self.masking, jobs, counters, known, releases=releases
+            device, tasks, self.uploads, self.masking, jobs, counters, dict(releases), known
         )
         self.evaluator = Evaluator(
             device,
@@ -175,11 +176,11 @@ class AgentCore:
             tasks,
             jobs,
             counters,
-            peers=self.peers,
-            limits=config.privacy,
-            record=opinions,
-            idle_opinions=idle_opinions,
-            sign=sign,
+            self.peers,
+            config.privacy,
+            opinions,
+            idle_opinions,
+            sign,
         )
         self._timed = (
             self.queue.timers,

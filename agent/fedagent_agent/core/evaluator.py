@@ -7,7 +7,7 @@ in mode ``peers`` it goes to the neighbours and to no edge.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 
 from msgspec import structs
 
@@ -55,42 +55,29 @@ class PendingEvaluation:
         return self.fetch.key
 
 
+@dataclass(slots=True)
 class Evaluator:
-    """At most one call at a time, and one answer to a round.
+    """At most one call at a time, and one answer to a round."""
 
-    Args:
-        idle_opinions: There are opinions even where the task learns nothing.
-        sign: Signs opinions that edges get, for the model and the task that they are of.
-    """
+    _device: DeviceState
+    _queue: TrainingQueue
+    _tasks: Tasks
+    _jobs: Jobs
+    _counters: Counter[str]
+    peers: PeerSelection
+    _limits: PrivacySettings
+    record: InitVar[OpinionRecord]
+    _idle_opinions: bool  # there are opinions even where the task learns nothing
+    _sign: SignAnswer  # of opinions that edges get, for the model and the task that they are of
+    pending: PendingEvaluation | None = None
+    spent: dict[str, float] = field(default_factory=dict)  # epsilon of opinions so far, by run
+    ever: float = 0.0  # epsilon of all runs
+    _answers: Newest[tuple[str, bool], OpinionAnswer] = field(
+        default_factory=lambda: Newest(REMEMBERED)
+    )
 
-    def __init__(
-        self,
-        device: DeviceState,
-        queue: TrainingQueue,
-        tasks: Tasks,
-        jobs: Jobs,
-        counters: Counter[str],
-        *,
-        peers: PeerSelection,
-        limits: PrivacySettings,
-        record: OpinionRecord,
-        idle_opinions: bool,
-        sign: SignAnswer,
-    ) -> None:
-        self.pending: PendingEvaluation | None = None
-        self.peers = peers
-        self.spent = dict(record.spent)
-        """Epsilon that opinions have cost so far, by run; `ever` is that of all runs."""
-        self.ever = record.ever
-        self._device = device
-        self._queue = queue
-        self._tasks = tasks
-        self._jobs = jobs
-        self._counters = counters
-        self._limits = limits
-        self._idle_opinions = idle_opinions
-        self._sign = sign
-        self._answers: Newest[tuple[str, bool], OpinionAnswer] = Newest(REMEMBERED)
+    def __post_init__(self, record: OpinionRecord) -> None:
+        self.spent, self.ever = dict(record.spent), record.ever
         for answer in record.answers:
             self._remember(answer)
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -44,14 +44,14 @@ class _Part:
     give_up_at: float
 
 
+@dataclass(slots=True)
 class Masking:
     """Keys, shares and answers; what does not fit is a `ProtocolError`, and changes nothing."""
 
-    def __init__(self, opening: OpenMember, sessions: Sessions, counters: Counter[str]) -> None:
-        self._opening = opening
-        self._sessions = sessions
-        self._counters = counters
-        self._parts: Newest[Key, _Part] = Newest(KEPT)
+    _opening: OpenMember
+    _sessions: Sessions
+    _counters: Counter[str]
+    _parts: Newest[Key, _Part] = field(default_factory=lambda: Newest(KEPT))
 
     def begin(
         self, key: Key, spec: SecureAggregationSpec, now: float, give_up_at: float

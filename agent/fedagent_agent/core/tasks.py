@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -113,24 +113,17 @@ class _Ask:
     refused_at: float = -math.inf
 
 
+@dataclass(slots=True)
 class Tasks:
-    """Gets a task and has the stream opened for it, by `stream` with its body and a number."""
+    """Gets a task and has the stream opened for it, by `_stream` with its body and a number."""
 
-    def __init__(
-        self,
-        device: DeviceState,
-        stream: Open,
-        jobs: Jobs,
-        counters: Counter[str],
-        vouching: Vouching,
-    ) -> None:
-        self._device = device
-        self._stream = stream
-        self._jobs = jobs
-        self._counters = counters
-        self._vouching = vouching
-        self._task: Task | None = None
-        self._asks: Newest[tuple[str, str, str], _Ask] = Newest(REMEMBERED)
+    _device: DeviceState
+    _stream: Open
+    _jobs: Jobs
+    _counters: Counter[str]
+    _vouching: Vouching
+    _task: Task | None = None
+    _asks: Newest[tuple[str, str, str], _Ask] = field(default_factory=lambda: Newest(REMEMBERED))
 
     # ----------------------------------------------------------------- asking
 

@@ -1,8 +1,8 @@
 """The training queue: takes orders, has task and model fetched and trained, refuses the rest."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from functools import partial
 
@@ -107,38 +107,25 @@ def _ms(seconds: float) -> int:
     return max(0, round(seconds * 1000))
 
 
+@dataclass(slots=True)
 class TrainingQueue:
-    """At most one order at a time, and never one round twice.
+    """At most one order at a time, and never one round twice."""
 
-    Args:
-        answered: Orders that were answered with an update before.
-        releases: Updates that have cost privacy, by run.
-    """
+    _device: DeviceState
+    _tasks: Tasks
+    _uploads: Uploads
+    _masking: Masking
+    _jobs: Jobs
+    _counters: Counter[str]
+    _releases: dict[str, int]  # updates that have cost privacy, by run
+    answered: InitVar[Iterable[Key]]  # with an update, before
+    active_order: ActiveOrder | None = None
+    _trained_at: float | None = None
+    _newest: Newest[str, int] = field(default_factory=lambda: Newest(REMEMBERED))
+    _answers: Newest[Key, Decline | None] = field(default_factory=lambda: Newest(REMEMBERED))
+    """Refusals, by their order; None: an update answered it, or nobody waits any more."""
 
-    def __init__(
-        self,
-        device: DeviceState,
-        tasks: Tasks,
-        uploads: Uploads,
-        masking: Masking,
-        jobs: Jobs,
-        counters: Counter[str],
-        answered: Iterable[Key],
-        *,
-        releases: Mapping[str, int],
-    ) -> None:
-        self.active_order: ActiveOrder | None = None
-        self._device = device
-        self._tasks = tasks
-        self._uploads = uploads
-        self._jobs = jobs
-        self._counters = counters
-        self._trained_at: float | None = None
-        self._releases = dict(releases)
-        self._masking = masking
-        self._newest: Newest[str, int] = Newest(REMEMBERED)
-        self._answers: Newest[Key, Decline | None] = Newest(REMEMBERED)
-        """Refusals, by their order; None: an update answered it, or nobody waits any more."""
+    def __post_init__(self, answered: Iterable[Key]) -> None:
         for key in answered:
             self._note_order(key)
             self._answers[key] = None

@@ -1,7 +1,7 @@
 """Updates on their way out, from the books until the receipt."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -93,20 +93,14 @@ class Upload:
         self._sender = Sender(self._sender.layout)
 
 
+@dataclass(slots=True)
 class Uploads:
-    """Every update that has no receipt yet; `pending` says how many bytes a link holds."""
+    """Every update that has no receipt yet."""
 
-    def __init__(
-        self,
-        updates: Iterable[PendingUpdate],
-        sessions: Sessions,
-        pending: Callable[[str], int],
-        counters: Counter[str],
-    ) -> None:
-        self.by_key = {update.key: Upload(update) for update in updates}
-        self._sessions = sessions
-        self._pending_bytes = pending
-        self._counters = counters
+    by_key: dict[Key, Upload]
+    _sessions: Sessions
+    _pending_bytes: Callable[[str], int]  # that a link holds
+    _counters: Counter[str]
 
     def stored(self, event: UpdateStored, now: float) -> list[Effect]:
         """Offer an update that is durable."""

@@ -6,6 +6,7 @@ links without certificates nothing is asked for.
 
 import math
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from fedagent_node.effects import Effect, Warn
@@ -57,28 +58,18 @@ class Voucher(Protocol):
         """Return whether the owner of a raw public key made an assignment, or a call."""
 
 
+@dataclass(slots=True)
 class Vouching:
-    """Knows what the coordinator's word holds for.
+    """Knows what the coordinator's word holds for."""
 
-    Args:
-        me: The agent's id.
-        voucher: None: every edge is believed; virtual time.
-        link_of: Gives the link on which an edge is heard.
-    """
-
-    def __init__(
-        self,
-        me: str,
-        voucher: Voucher | None,
-        sessions: Sessions,
-        counters: Counter[str],
-    ) -> None:
-        self._me = me
-        self._voucher = voucher
-        self._sessions = sessions
-        self._counters = counters
-        self._good: Newest[tuple[RunId, Digest], tuple[bytes, float]] = Newest(REMEMBERED)
-        """By whose key, and until when."""
+    _me: str  # the agent's id
+    _voucher: Voucher | None
+    _sessions: Sessions
+    _counters: Counter[str]
+    _good: Newest[tuple[RunId, Digest], tuple[bytes, float]] = field(
+        default_factory=lambda: Newest(REMEMBERED)
+    )
+    """By whose key, and until when."""
 
     def stands(self, key: Key, task: Digest, now: float) -> bool:
         """Whether a task may be computed for the edge and the run of an order or a call."""
