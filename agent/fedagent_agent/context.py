@@ -9,7 +9,7 @@ import asyncio
 import shutil
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 
 import msgspec
@@ -112,6 +112,7 @@ async def _output(*command: str) -> str:
     return data.decode("utf-8", "replace")
 
 
+@dataclass(slots=True)
 class Context:
     """Available compute and availability, from samples some seconds apart.
 
@@ -119,19 +120,12 @@ class Context:
     maximum, times the share that others leave idle. The agent's own use counts as available.
     """
 
-    def __init__(
-        self,
-        probe: MachineProbe | None = None,
-        *,
-        limits: LimitsSettings = LimitsSettings(),  # noqa: B008 - frozen
-    ) -> None:
-        self._probe = probe if probe is not None else MachineProbe()
-        self._limits = limits
-        self._host = HostInfo()
-        self._held: frozenset[str] = frozenset()
-        self._cores = self._probe.cores()
-        self._last: tuple[float, Condition] | None = None
-        self._idle: float | None = None
+    _probe: MachineProbe = field(default_factory=MachineProbe)
+    limits: LimitsSettings = field(default_factory=LimitsSettings)
+    _host: HostInfo = HostInfo()
+    _held: frozenset[str] = frozenset()
+    _last: tuple[float, Condition] | None = None
+    _idle: float | None = None
 
     def update_host(self, info: HostInfo) -> None:
         """Take in what other programs say."""
@@ -144,7 +138,7 @@ class Context:
         self._held = frozenset(check.rule for check in objections)
         idle = 1.0 if self._idle is None else self._idle
         return Readings(
-            compute=round(self._cores * min(1.0, condition.frequency) * idle, 3),
+            compute=round(self._probe.cores() * min(1.0, condition.frequency) * idle, 3),
             available=not objections,
             reason=objections[0].text if objections else "",
             battery=condition.power.battery if condition.power is not None else None,
@@ -166,7 +160,7 @@ class Context:
             metered=host.metered,
             load=None if self._idle is None else 1.0 - self._idle,
         )
-        return condition, check_limits(condition, self._limits, self._held)
+        return condition, check_limits(condition, self.limits, self._held)
 
     def _note_load(self, sample: Condition, now: float) -> None:
         last = self._last
@@ -177,6 +171,6 @@ class Context:
             return
         seconds = now - last[0]
         others = (sample.busy_s - last[1].busy_s) - (sample.own_s - last[1].own_s)
-        idle = 1.0 - min(1.0, max(0.0, others / (seconds * self._cores)))
+        idle = 1.0 - min(1.0, max(0.0, others / (seconds * self._probe.cores())))
         weight = min(1.0, seconds / MEMORY_S)
         self._idle = idle if self._idle is None else self._idle + weight * (idle - self._idle)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -36,21 +37,16 @@ LONGEST_S = 86_400.0
 """How long a word is believed at most before it is asked for again; also by a clock not set."""
 
 
+@dataclass(frozen=True, slots=True)
 class SiteVoucher:
-    """The voucher of a device; `membership` gives its standing in the site, None before it joined.
+    """The voucher of a device.
 
     Its clock judges how old a word is, unless it is earlier than the device's own certificate.
     """
 
-    def __init__(
-        self,
-        site: str,
-        membership: Callable[[], Membership | None],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._site = site
-        self._membership = membership
-        self._clock = clock
+    _site: str
+    _membership: Callable[[], Membership | None]  # its standing in the site; None before it joined
+    _clock: Callable[[], float] = time.time
 
     def asked(self, link: str) -> bool:
         """Whether only members of the site can be on a link."""
@@ -80,12 +76,12 @@ class SiteVoucher:
         return verify(public, signature, made.statement(self._site))
 
 
+@dataclass(frozen=True, slots=True)
 class Signatures:
     """What a device signs; without an identity, in virtual time, all is as it was."""
 
-    def __init__(self, identity: Identity | None, site: str) -> None:
-        self._me = identity
-        self._site = site
+    _me: Identity | None
+    _site: str
 
     def work(self, offer: UpdateOffer, edge: str) -> UpdateOffer:
         """Return an offer that says who made the update."""

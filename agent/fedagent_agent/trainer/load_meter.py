@@ -6,6 +6,7 @@ expected duration is short and fits into what is left of it.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -24,28 +25,24 @@ def parts(count: int, steps: int) -> list[slice]:
     return [slice(count * i // steps, count * (i + 1) // steps) for i in range(steps)]
 
 
+@dataclass(slots=True)
 class LoadMeter:
     """Counts the computation of one round, and says how many iterations fit into the rest.
 
     What is between ``with`` counts: wall or processor seconds, whichever is more. Time in which
     others have the processor counts as well, since the device is loaded by then.
-
-    Args:
-        limit_s: pi, seconds of computation; 0 for no limit.
-        wall: Monotonic seconds.
-        processor: Seconds that all threads of this process have used.
     """
 
-    def __init__(self, limit_s: float, *, wall: Clock, processor: Clock) -> None:
-        self._limit_s = limit_s
-        self._clocks = (wall, processor)
-        self._spent = (0.0, 0.0)
-        self._began = (0.0, 0.0)
-        self._block = 0
-        self._each_s = 0.0
-        self._noted_s = 0.0
-        self.iterations = 0
-        self.iterating_s = 0.0
+    _limit_s: float  # pi, seconds of computation; 0 for no limit
+    _wall: Clock  # monotonic seconds
+    _processor: Clock  # seconds that all threads of this process have used
+    iterations: int = 0
+    iterating_s: float = 0.0
+    _spent: tuple[float, float] = (0.0, 0.0)
+    _began: tuple[float, float] = (0.0, 0.0)
+    _block: int = 0
+    _each_s: float = 0.0
+    _noted_s: float = 0.0
 
     def __enter__(self) -> Self:
         self._began = self._now()
@@ -100,5 +97,4 @@ class LoadMeter:
             self.iterating_s += self._noted_s
 
     def _now(self) -> tuple[float, float]:
-        wall, processor = self._clocks
-        return wall(), processor()
+        return self._wall(), self._processor()

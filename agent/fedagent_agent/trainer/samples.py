@@ -7,7 +7,7 @@ for, it waits through one training at most. Without evaluations nothing waits.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -103,14 +103,14 @@ class HeldOutSamples:
         return min(self._chunks[0].start, stream) if self._chunks else stream
 
 
+@dataclass(slots=True)
 class ValidationStream:
-    """The newest `count` samples of a stream that is never learnt from."""
+    """The newest samples of a stream that is never learnt from."""
 
-    def __init__(self, stream: Stream, count: int) -> None:
-        self.stream = stream
-        self._count = count
-        self._parts: deque[Part] = deque()
-        self._held = 0
+    stream: Stream
+    _count: int
+    _parts: deque[Part] = field(default_factory=deque)
+    _held: int = 0
 
     def put(self, x: Inputs, y: Labels) -> None:
         """Add arrivals in the place of the oldest."""

@@ -207,7 +207,7 @@ class Trainer:
         learner.begin(base, job.round)
         scorer.begin(whole)
         _give_back(base)
-        meter = LoadMeter(job.load_limit_s, wall=self._wall, processor=self._processor)
+        meter = LoadMeter(job.load_limit_s, self._wall, self._processor)
         # Overflow is found by the checks of samples and update; a warning says no more.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             tally = self._learn(job, task, meter, began)

@@ -28,7 +28,7 @@ class Clock:
         self.waited: list[float] = []
 
     def meter(self, limit_s: float) -> LoadMeter:
-        return LoadMeter(limit_s, wall=lambda: self.wall, processor=lambda: self.processor)
+        return LoadMeter(limit_s, lambda: self.wall, lambda: self.processor)
 
     def pause(self, _job: int, wait_s: float) -> bool:
         """Wait, as a training does that nobody cancels."""
