@@ -14,15 +14,11 @@ from tests.fakes.written_runs import write_run
 
 READING = (
     "status",
-    "status --all",
     "status --rounds 20",
     "devices",
-    "opinions",
-    "ledger show",
     "ledger verify",
     "export --ledger entries.csv",
     "models list",
-    "export --model model.npz",
     "report",
 )
 # Once as the owner, so that all is imported, errors too; then as somebody else.

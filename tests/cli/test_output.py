@@ -49,16 +49,6 @@ def test_help_and_version() -> None:
     assert fedagent("--version").stdout.startswith("fedagent ")
 
 
-def test_the_help_does_not_load_what_it_does_not_need() -> None:
-    code = (
-        "import sys, fedagent_cli.main; "
-        "print(sorted({'numpy', 'zeroconf', 'paho', 'matplotlib', 'psutil', "
-        "'cryptography', 'rich.live'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 @given(st.text(max_size=40))
 def test_a_table_has_one_line_for_each_row_and_nothing_that_a_terminal_obeys(name: str) -> None:
     row = [name, "123 456"]

@@ -80,27 +80,20 @@ def test_a_recipe_that_cannot_be_run(
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "says"),
     [
-        ("nonsense",),
-        ("demo", "--agents", "0"),
+        (("nonsense",), "see --help"),
+        (("demo", "--agents", "0"), "see --help"),
+        ((*DEMO, "--grace-s", "nan"), "--grace-s': "),
+        ((*AGENT, "--slow-s", "-inf"), "--slow-s': "),
+        ((*AGENT, "--join", ""), "--join is empty"),
     ],
 )
-def test_what_the_parser_refuses(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_what_is_typed_wrong_is_refused(
+    tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
     last = said(run(*arguments, "--json", home=tmp_path), 2)
-    assert last["hint"] == "see --help"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        ((*DEMO, "--grace-s", "nan"), "--grace-s"),
-        ((*AGENT, "--slow-s", "-inf"), "--slow-s"),
-    ],
-)
-def test_no_number(tmp_path: Path, arguments: tuple[str, ...], option: str) -> None:
-    last = said(run(*arguments, "--json", home=tmp_path), 2)
-    assert f"{option}': " in str(last["error"])
+    assert says in f"{last['error']} {last['hint']}"
 
 
 @pytest.mark.parametrize("start", [DEMO, EDGE, AGENT], ids=["coordinator", "edge", "agent"])
@@ -182,12 +175,6 @@ def test_ctrl_c_while_a_role_is_loaded_is_a_clean_end(
         _, said_there = started.communicate(timeout=600)
     assert "Traceback" not in said_there
     assert started.returncode == 0
-
-
-@pytest.mark.parametrize("option", ["--join", "--name", "--edge"])
-def test_an_option_of_a_variable_that_is_not_set_is_refused(tmp_path: Path, option: str) -> None:
-    last = said(run(*AGENT, option, "", "--json", home=tmp_path), 2)
-    assert last["error"] == f"{option} is empty"
 
 
 def test_the_link_of_the_page_is_told_while_a_coordinator_serves_it(tmp_path: Path) -> None:

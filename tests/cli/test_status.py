@@ -195,14 +195,8 @@ def test_the_error_of_a_regression_stands_where_accuracy_does(
 
 def test_status_and_help_load_nothing_heavy(home: Path) -> None:
     """They are typed on small devices: numpy alone would double what they take."""
-    heavy = (
-        "numpy",
-        "cryptography",
-        "rich",
-        "zeroconf",
-        "asyncio",
-        "fedagent_coordinator.policies",
-    )
+    heavy = ["numpy", "cryptography", "rich", "zeroconf", "paho", "psutil", "asyncio"]
+    heavy += ["matplotlib", "fedagent_coordinator.policies"]
     asked = "import sys; sys.argv[1:] = {}; from fedagent_cli.main import run\ntry: run()\n"
     asked += f"finally: print([name for name in {heavy} if name in sys.modules])"
     for words in (["--help"], ["status"], ["status", "--rounds", "2"]):

@@ -11,15 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedagent_cli.demo.run import Heard
 from fedagent_cli.errors import DemoError, UsageError
-from fedagent_cli.output import credits_text, echo, number_text
+from fedagent_cli.output import echo
 from fedagent_cli.places import dated, empty_folder
 from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import read_run_report
 from fedagent_coordinator import policies
 from fedagent_task import aggregation
-from fedagent_task.scoring.measures import ACCURACY, BY_KEY
-from fedagent_testbed.local import Event
 from fedagent_testbed.local_fleet import Fleet, FleetError, LocalFleet, remembered, tidy
 
 from .model import Model, load_model
@@ -178,31 +177,20 @@ def _played(
     fleet: Fleet, caught: Callable[[], int], rounds: int, *, progress: bool
 ) -> float | None:
     """Run the fleet to its end; return when its first round was done, by our monotonic clock."""
-    measure, figure = ACCURACY, "-"
+    heard = Heard(rounds)
     try:
         with LocalFleet(fleet, stopped=caught) as running:
             running.start()
             for name, event in filter(None, running.watch()):
-                if name == "coordinator" and event["event"] == "ready":
-                    measure = BY_KEY.get(str(event.get("primary_metric")), ACCURACY)
-                if name == "coordinator" and event["event"] in ("round", "model"):
-                    numbers = {k: v for k, v in event.items() if isinstance(v, int | float)}
-                    value = measure.of(numbers)
-                    figure = figure if value is None else number_text(value)
-                if progress and event["event"] == "exited":
-                    echo(f"{name} ended with exit code {event['code']}")
-                if progress and name == "coordinator" and event["event"] == "round":
-                    echo(_line(event, rounds, f"{measure.word} {figure}"))
+                line = heard.take(event) if name == "coordinator" else ""
+                if event["event"] == "exited":
+                    line = f"{name} ended with exit code {event['code']}"
+                if progress and line:
+                    echo(line)
                     sys.stdout.flush()
     except FleetError as error:
         raise DemoError(error.problem, error.hint) from error
     return running.first_round_at
-
-
-def _line(event: Event, rounds: int, measured: str) -> str:
-    in_time = f"in time {event['in_time']} of {event['ordered']}"
-    spent = credits_text(int(str(event["total_spent_micro"])))
-    return f"round {event['round']}/{rounds}  {in_time}  {measured}  spent {spent}"
 
 
 def _budget(wanted: float | None, agents: int) -> float:

@@ -117,34 +117,33 @@ def of(the_round: DecidedRound, client: int) -> Explanation:
     )
 
 
-def test_one_whose_price_did_not_fit_any_more() -> None:
-    the_round = cheapest(column_view(price=[300, 400, 500], budget=1000))
-    said = of(the_round, 2)
-    assert (said.state, said.constraint.kind) == ("not_selected", "edge_budget")
-    assert (said.constraint.limit, said.constraint.used) == (1000, 700)
-    assert {change.what: change.to for change in said.nearest_change} == {
-        "price": 399,
-        "budget": 1200,
-    }
-    assert "the hall" in said.reasons[0]
-
-
-def test_one_that_no_edge_can_pay_is_unaffordable() -> None:
-    said = of(cheapest(column_view(price=[300, 5000], budget=1000)), 1)
-    assert (said.state, said.constraint.edge) == ("unaffordable", "hall")
-    assert {change.what: change.to for change in said.nearest_change} == {
-        "price": 700,
-        "budget": 5300,
-    }
-
-
-def test_one_that_the_run_cannot_pay_any_more() -> None:
-    said = of(cheapest(column_view(price=[300, 400], budget=500), free_micro=500), 1)
-    assert said.constraint.kind == "run_budget"
-    assert {change.what: change.to for change in said.nearest_change} == {
-        "price": 300,
-        "run_budget": 700,
-    }
+@pytest.mark.parametrize(
+    ("price", "budget", "free", "state", "kind", "changes"),
+    [
+        (
+            [300, 400, 500],
+            1000,
+            None,
+            "not_selected",
+            "edge_budget",
+            {"price": 399, "budget": 1200},
+        ),
+        ([300, 5000], 1000, None, "unaffordable", "edge_budget", {"price": 700, "budget": 5300}),
+        ([300, 400], 500, 500, "not_selected", "run_budget", {"price": 300, "run_budget": 700}),
+    ],
+)
+def test_the_least_money_that_would_have_selected_the_last(
+    price: list[int],
+    budget: int,
+    free: int | None,
+    state: str,
+    kind: str,
+    changes: dict[str, float],
+) -> None:
+    said = of(cheapest(column_view(price=price, budget=budget), free_micro=free), len(price) - 1)
+    assert (said.state, said.constraint.kind) == (state, kind)
+    assert {change.what: change.to for change in said.nearest_change} == changes
+    assert ("the hall" in said.reasons[0]) == (kind == "edge_budget")
 
 
 def test_one_that_is_away_needs_no_price() -> None:

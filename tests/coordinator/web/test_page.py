@@ -240,29 +240,6 @@ def test_what_a_device_calls_itself_is_text(browser: "Browser", tmp_path: Path) 
         quiet(page)
 
 
-@pytest.mark.parametrize(("unlimited", "line"), [(True, [93, 96, 100]), (False, [57, 54, 50])])
-def test_the_line_of_money_ends_at_the_ledgers_figure_though_old_rounds_are_not_here(
-    browser: "Browser", site: Served, unlimited: bool, line: list[int]
-) -> None:
-    page = opened(browser, site.url)
-    paid = {8: 3, 9: 4, 10: 0}
-    field = {
-        "run": {"unlimited": unlimited},
-        "money": {"settled_micro": 100e6, "free_micro": 30e6, "reserved_micro": 20e6},
-        "rounds": [
-            [n, {"round": n, "state": "open" if n == 10 else "done", "paid_micro": many * 1e6}]
-            for n, many in paid.items()
-        ],
-    }
-    found = page.evaluate(
-        "async (field) => (await import('./views.js'))"
-        ".moneyLine({ ...field, rounds: new Map(field.rounds) })",
-        field,
-    )
-    assert found == [[n, level] for n, level in zip((7, 8, 9), line, strict=True)]
-    page.close()
-
-
 def test_the_page_weighs_little() -> None:
     assert sum(one.stat().st_size for one in STATIC.iterdir()) <= 250_000
 

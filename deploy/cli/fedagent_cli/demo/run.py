@@ -7,7 +7,7 @@ import threading
 import time
 import webbrowser
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -21,7 +21,7 @@ from fedagent_cli.read.watching import EVERY_S, Scene, scene_of
 from fedagent_coordinator.books.queries import Queries
 from fedagent_task.scoring.measures import ACCURACY, BY_KEY, Measure
 from fedagent_testbed.local import Event
-from fedagent_testbed.local_fleet import START_S, Fleet, FleetError, LocalFleet
+from fedagent_testbed.local_fleet import Fleet, FleetError, LocalFleet
 
 from .plan import Plan
 
@@ -45,43 +45,40 @@ class DemoSettings:
 
 @dataclass(slots=True)
 class Heard:
-    """What the processes of a demo said, as far as it is told at the end."""
+    """What the coordinator of a fleet said, as far as it is told."""
 
-    names: dict[str, str] = field(default_factory=dict)  # of agents and edges, by id
+    wanted: int  # rounds
     broker: str = ""
     run: str = ""
     page: str = ""  # address of the live page, empty for none
-    measure: Measure = ACCURACY
-    figure: str = "-"
-    opinion: str = ""
     round: int = 0
-    killed: str = ""
     conclusion: str = ""
+    killed: str = ""
+    _measure: Measure = ACCURACY
+    _figure: str = "-"
 
-    def take(self, name: str, event: Event) -> None:
-        """Take in one event of a process."""
+    def take(self, event: Event) -> str:
+        """Take in one event; of a round, return a line."""
         kind = event.get("event")
-        if kind == "ready" and name != "coordinator":
-            self.names[str(event.get("id"))] = name
-        elif kind == "ready":
+        if kind == "ready":
             own = str(event.get("broker_kind", ""))
             self.broker = own if own in ("mosquitto", "embedded") else str(event.get("broker"))
             self.run, self.page = str(event.get("run", "")), str(event.get("web", ""))
-            self.measure = BY_KEY.get(str(event.get("primary_metric")), ACCURACY)
-        elif kind == "opinions":
-            mean, volunteers = event.get("mean"), event.get("volunteers")
-            if isinstance(mean, float):
-                self.opinion = f"opinion {mean:.3f}  "
-            elif volunteers is not None:
-                count = len(volunteers) if isinstance(volunteers, list) else volunteers
-                self.opinion = f"volunteers {count}  "
-        elif kind == "end" and name == "coordinator":
+            self._measure = BY_KEY.get(str(event.get("primary_metric")), ACCURACY)
+        elif kind == "end":
             self.conclusion = str(event.get("conclusion", ""))
-        if name == "coordinator" and kind in ("round", "model"):
+        elif kind in ("round", "model"):
             self.round = int(str(event["round"]))
             numbers = {key: value for key, value in event.items() if isinstance(value, int | float)}
-            if (value := self.measure.of(numbers)) is not None:
-                self.figure = number_text(value)
+            if (value := self._measure.of(numbers)) is not None:
+                self._figure = number_text(value)
+        if kind != "round":
+            return ""
+        spent = credits_text(int(str(event["total_spent_micro"])))
+        return (
+            f"round {self.round}/{self.wanted}  in time {event['in_time']} of {event['ordered']}  "
+            f"{self._measure.word} {self._figure}  spent {spent}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +112,15 @@ class Screen:
             echo(text)
             sys.stdout.flush()
 
-    def event(self, name: str, event: Event, heard: Heard) -> None:
-        """Show one event that `heard` has taken in already."""
-        kind = event.get("event")
+    def event(self, name: str, event: Event, line: str) -> None:
+        """Show one event; `line` is what a round has to be said of it."""
         if self._json:
             emit({"from": name, **{key: value for key, value in event.items() if key != "at"}})
         elif self._drawn is not None or name != "coordinator":
             return
-        elif kind == "round":
-            spent = credits_text(int(str(event["total_spent_micro"])))
-            self.say(
-                f"round {heard.round}/{self._settings.rounds}  in time {event['in_time']} of "
-                f"{event['ordered']}  {heard.measure.word} {heard.figure}  {heard.opinion}"
-                f"spent {spent}{_rented(event, heard)}"
-            )
-        elif kind in ("edge_joined", "agent_joined"):
+        elif line:
+            self.say(line)
+        elif event.get("event") in ("edge_joined", "agent_joined"):
             self.say(f"{event.get('name') or event.get('edge')} found the coordinator")
 
     def refresh(self) -> None:
@@ -166,8 +157,8 @@ def run_demo(
     Raises:
         DemoError: A process failed, or nothing happened for too long.
     """
-    typed_at = time.monotonic() - _age_s()
-    heard, screen = Heard(), Screen(settings, as_json=as_json)
+    typed_at = time.monotonic() - (time.time() - psutil.Process().create_time())
+    heard, screen = Heard(settings.rounds), Screen(settings, as_json=as_json)
     with LocalFleet(_fleet(settings, plan), stopped=caught) as fleet:
         try:
             if not caught():
@@ -223,8 +214,7 @@ def _take(
         screen.say(f"{name} ended with exit code {event['code']}, see {name}.log")
         return
     shown = heard.page
-    heard.take(name, event)
-    screen.event(name, event, heard)
+    screen.event(name, event, heard.take(event) if name == "coordinator" else "")
     if heard.page and not shown:
         screen.say(f"live page: {heard.page}")
         if sys.platform == "darwin" or os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
@@ -233,22 +223,3 @@ def _take(
     if half_way and plan.victim and not heard.killed and fleet.kill(plan.victim):
         heard.killed = plan.victim
         screen.say(f"killed {plan.victim} with SIGKILL in round {heard.round + 1}")
-
-
-def _rented(event: Event, heard: Heard) -> str:
-    if not event.get("rented"):
-        return ""
-    edge = heard.names.get(str(event["rented"]), "an edge")
-    rent = credits_text(int(str(event.get("rent_micro") or 0)))
-    return f"  {event.get('iterations') or 'own'} iterations at {edge} for {rent}"
-
-
-def _age_s() -> float:
-    """Return how long this process has lived: the time since the command was typed."""
-    try:
-        fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        born = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - born
-    except (OSError, ValueError, AttributeError):  # not on Linux: to the second only
-        age = time.time() - psutil.Process().create_time()
-    return age if 0 < age < START_S else 0.0
