@@ -21,7 +21,8 @@ import msgspec
 from msgspec import structs
 
 from fedagent_node.broker.process import Broker, BrokerSpec
-from fedagent_node.discovery.announcing import Advert, Discovery, answers_there
+from fedagent_node.discovery.advert import Advert
+from fedagent_node.discovery.announcing import Discovery, answers_there
 from fedagent_node.site import CERT_FILE, FOLDER
 from fedagent_node.site.certificates import Role, common_name
 from fedagent_node.site.membership import Membership, Renew

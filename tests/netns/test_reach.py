@@ -43,7 +43,8 @@ def test_a_second_coordinator_is_named_at_both_and_at_edges(tmp_path: Path) -> N
 
 ANNOUNCED = """
 import asyncio, sys
-from fedagent_node.discovery.announcing import Advert, Discovery
+from fedagent_node.discovery.advert import Advert
+from fedagent_node.discovery.announcing import Discovery
 from fedagent_node.address import BrokerAddress
 async def main():
     discovery = Discovery("default", scope="lan"); await discovery.start()

@@ -14,7 +14,8 @@ from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery import announcing as discovery
 from fedagent_node.discovery import watch
-from fedagent_node.discovery.announcing import Advert, Discovery
+from fedagent_node.discovery.advert import Advert
+from fedagent_node.discovery.announcing import Discovery
 from fedagent_node.discovery.watch import MAX_CANDIDATES
 from tests.fakes.links import PATIENCE_S, eventually
 
@@ -78,7 +79,8 @@ async def test_sites_do_not_mix_and_adverts_come_and_go() -> None:
 async def test_after_a_kill_the_name_is_taken_back_with_the_new_port() -> None:
     code = (
         "import asyncio, sys\n"
-        "from fedagent_node.discovery.announcing import Advert, Discovery\n"
+        "from fedagent_node.discovery.advert import Advert\n"
+        "from fedagent_node.discovery.announcing import Discovery\n"
         "from fedagent_node.address import BrokerAddress\n"
         "async def main():\n"
         "    d = Discovery(sys.argv[1]); await d.start()\n"
@@ -96,33 +98,6 @@ async def test_after_a_kill_the_name_is_taken_back_with_the_new_port() -> None:
         await child.wait()
         await again.advertise(edge("aa", SITE, 2))
         await watcher.until(lambda now: now == {edge("aa", SITE, 2)})
-
-
-@pytest.mark.parametrize(
-    "properties",
-    [
-        {"v": "1", "site": SITE, "id": "../x", "mqtt": "mqtt"},
-        {"v": "1", "site": SITE, "id": "aa", "mqtt": "mqtt", "pad": "x" * 200, "more": "x" * 200},
-    ],
-)
-async def test_malformed_adverts_are_ignored_and_counted(properties: dict[str, str]) -> None:
-    async with AsyncExitStack() as stack:
-        listener, honest = await opened(stack, SITE), await opened(stack, SITE)
-        watcher = Watcher(listener)
-        rogue = AsyncZeroconf(interfaces=["127.0.0.1"])
-        stack.push_async_callback(rogue.async_close)
-        info = AsyncServiceInfo(
-            EDGE,
-            f"rogue-{RUN}.{EDGE}",
-            port=1,
-            properties=properties,
-            server=f"rogue-{RUN}.local.",
-            parsed_addresses=["127.0.0.1"],
-        )
-        await (await rogue.async_register_service(info, cooperating_responders=True))
-        await honest.advertise(edge("bb", SITE))
-        await watcher.until(lambda now: now == {edge("bb", SITE)})
-        await eventually(lambda: listener.counters["ignored_malformed"] >= 1)
 
 
 async def test_names_are_capped() -> None:
@@ -144,11 +119,6 @@ async def test_names_are_capped() -> None:
         await watcher.until(lambda now: len(now) == MAX_CANDIDATES)
         await eventually(lambda: listener.counters["ignored_full"] >= 1)
         assert len(watcher.now) == MAX_CANDIDATES
-        (looks,) = listener._watches
-        for number in range(3 * watch.MAX_WAITING):
-            name = f"w{number}-{RUN}.{EDGE}"
-            looks.changed(announcer.zeroconf, EDGE, name, ServiceStateChange.Added)
-        assert len(looks._waiting) == watch.MAX_WAITING
 
 
 @pytest.fixture
@@ -240,26 +210,6 @@ async def test_adverts_that_refuse_do_not_hide_one_that_answers(
         assert len(watcher.now) == 4
 
 
-@pytest.mark.usefixtures("quick")
-async def test_who_found_no_room_is_looked_up_again_when_a_place_is_free(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(watch, "MAX_CANDIDATES", 2)
-    monkeypatch.setattr(watch, "RETRY_S", 600.0)
-    async with AsyncExitStack() as stack:
-        listener, watcher, announcer = await some(stack, set())
-        first = await announce(announcer, "aa", 1)
-        await announce(announcer, "bb", 2)
-        await watcher.until(lambda now: ids(now) == {"aa", "bb"})
-        await announce(announcer, "cc", 3)
-        await announce(announcer, "dd", 3)
-        await eventually(lambda: listener.counters["ignored_full"] >= 2)
-        assert ids(watcher.now) == {"aa", "bb"}
-        await (await announcer.async_unregister_service(first))
-        await watcher.until(lambda now: ids(now) in ({"bb", "cc"}, {"bb", "dd"}))
-    assert caplog.text.count("more edges are announced than are kept") == 1
-
-
 async def test_without_multicast_there_is_one_warning_and_work_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -311,15 +261,11 @@ async def test_where_nobody_is_announced_the_hint_and_other_sites_are_logged(
     assert "--edge HOST:PORT" in said
 
 
-@pytest.mark.parametrize(
-    ("listen", "warned"),
-    [("192.0.2.77", 1), ("0.0.0.0", 0), ("fd00::77", 0), (None, 0)],
-)
-async def test_an_address_that_is_gone_when_announcing_begins_is_said_once(
+@pytest.mark.parametrize(("listen", "warned"), [("192.0.2.77", 1), ("0.0.0.0", 0), (None, 0)])
+async def test_an_address_that_is_gone_is_said_once(
     listen: str | None, warned: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The cable was pulled between the broker's start and ours."""
     one = Discovery(SITE)
-    await one.advertise(edge("gone", SITE), listen=listen)
-    await one.advertise(edge("gone", SITE), listen=listen)
+    for _ in range(2):
+        await one.advertise(edge("gone", SITE), listen=listen)
     assert caplog.text.count("which is no longer an address of this machine") == warned

@@ -50,7 +50,7 @@ async def test_an_advert_of_many_addresses_has_nobody_scan_a_network() -> None:
     advert = Advert("edge", "aa", "site", address, 1)
     refused: dict[str, str] = {}
     watch = Watch("edge", "site", lambda _: None, Counter(), judge=answers_there)
-    await watch._first_good([advert.at(host) for host in hosts], refused)
+    await watch.first_good([advert.at(host) for host in hosts], refused)
     assert len(refused) == MAX_HOSTS
 
 

@@ -69,11 +69,6 @@ def reach(listen: str, lan: Sequence[str]) -> Reach:
     return Reach((), ())
 
 
-def reach_of_shared(host: str, lan: Sequence[str]) -> Reach:
-    """Return where to announce a broker that is not our own: its address as given."""
-    return Reach((), (LOOPBACK,) if is_loopback(host) else (*lan, LOOPBACK))
-
-
 _SERVICES = {"edge": "fedagent-edge", "coordinator": "fedagent-coord"}
 """DNS-SD allows a service name 15 characters (RFC 6335)."""
 
@@ -106,15 +101,16 @@ def advert_from(
 
     `hosts` are the address records, the nearest first.
     """
-    version, site, ident = (_text(properties, key) for key in ("v", "site", "id"))
-    where = _text(properties, "mqtt")
+    version, site, ident, where, join = (
+        (properties.get(key) or b"").decode("ascii", errors="replace")
+        for key in (b"v", b"site", b"id", b"mqtt", b"join")
+    )
     if not (_NUMBER.fullmatch(version) and _ID.fullmatch(site) and _ID.fullmatch(ident)):
         return None
     shared = where not in _SCHEMES
     address = _address(where, hosts[0] if hosts else None, port)
     if address is None:
         return None
-    join = _text(properties, "join")
     return Advert(
         role,
         ident,
@@ -136,8 +132,3 @@ def _address(where: str, host: str | None, port: int | None) -> BrokerAddress | 
     if not host or not port or not 0 < port < 65536:
         return None
     return BrokerAddress(host, port, "mqtts" if where == "mqtts" else "mqtt")
-
-
-def _text(properties: Mapping[bytes, bytes | None], key: str) -> str:
-    value = properties.get(key.encode())
-    return value.decode("ascii", errors="replace") if value else ""

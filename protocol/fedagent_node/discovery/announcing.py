@@ -10,18 +10,23 @@ import logging
 import socket
 from collections import Counter
 from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal
 
-from zeroconf.asyncio import AsyncZeroconf
+from zeroconf import IPVersion, Zeroconf
+from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from fedagent_node.address import is_loopback, is_wildcard
-from fedagent_node.network import is_own, lan_addresses, look_up, refusal
+from fedagent_node.network import (
+    is_own,
+    lan_addresses,
+    look_up,
+    multicast_works,
+    refusal,
+    shares_network,
+)
 
-from .advert import LOOPBACK, Advert, Reach, Role, reach, reach_of_shared
-from .mdns import Announcer, announceable, opened
+from .advert import LOOPBACK, Advert, Reach, Role, reach, service_type, to_txt
 from .watch import Judge, OnChange, Watch
-
-__all__ = ["Advert", "Discovery", "Role", "Scope", "answers_there"]
 
 _log = logging.getLogger(__name__)
 
@@ -57,8 +62,11 @@ class Discovery:
         self._scope = scope
         self._listener: AsyncZeroconf | None = None
         self._listens_on: list[str] = []
-        self._announcer = Announcer()
         self._advertised: tuple[Advert, str | None] | None = None
+        # Sockets of its own: those that browse hear and speak on every network.
+        self._announcer: AsyncZeroconf | None = None
+        self._announced_on: tuple[str, ...] = ()
+        self._announcing: asyncio.Future[object] | None = None
         self._watches: list[Watch] = []
         self._following: asyncio.Task[None] | None = None
         self._again = False
@@ -73,15 +81,15 @@ class Discovery:
 
     async def start(self) -> None:
         """Open the sockets. Where multicast does not work, warn once and try again quietly."""
-        if not await self._open():
+        await self._open()
+        if not self.available:
             _log.warning("zeroconf does not work here (no multicast); %s", HINT)
-        self._following = asyncio.ensure_future(self._follow())
+        self._following = asyncio.create_task(self._follow())
 
-    async def _open(self) -> bool:
+    async def _open(self) -> None:
         self._listens_on = self._interfaces()
-        self._listener = await opened(self._listens_on)
+        self._listener = await _opened(self._listens_on)
         self._again = self._listener is None
-        return self.available
 
     async def advertise(self, advert: Advert, *, listen: str | None = LOOPBACK) -> None:
         """Announce this role, in place of what it announced before.
@@ -90,7 +98,7 @@ class Discovery:
         None for one that is shared or not on this machine: its address is given as it is.
         """
         self._advertised = (advert, listen if listen is None else await _resolved(listen))
-        self._warn_if_gone(self._interfaces())
+        self._warn_if_gone()
         if self.available:
             await self._announce()
 
@@ -106,43 +114,73 @@ class Discovery:
 
     async def stop(self) -> None:
         """Withdraw and close. Idempotent."""
-        following, self._following = self._following, None
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+        await _cancelled(self._following)
         for watch in self._watches:
             await watch.end()
         self._watches.clear()
-        await self._announcer.close()
+        await self._withdraw()
         listener, self._listener = self._listener, None
         if listener is not None:
             await listener.async_close()
+
+    # ----------------------------------------------------------------- announcing
 
     async def _announce(self) -> None:
         assert self._advertised is not None
         advert, listen = self._advertised
         lan = [] if self._scope == "loopback" else lan_addresses()
-        where = (
-            reach(listen, lan) if listen is not None else reach_of_shared(advert.address.host, lan)
-        )
-        if listen is not None and not where.hosts:
-            _log.warning(
-                "%s: the broker on %s is not announced, because it listens on IPv6 only; "
-                "listen on IPv4, or %s",
-                *(advert.id, listen, HINT),
-            )
-            return
-        if self._scope == "loopback":
-            where = Reach(where.hosts, (LOOPBACK,))
-        if not await self._announcer.announce(advert, where, shared=listen is None):
+        if listen is not None:
+            where = reach(listen, lan)
+            if not where.hosts:
+                _log.warning(
+                    "%s: the broker on %s is not announced, because it listens on IPv6 only; "
+                    "listen on IPv4, or %s",
+                    *(advert.id, listen, HINT),
+                )
+                return
+        else:
+            where = Reach((), (LOOPBACK,) if is_loopback(advert.address.host) else (*lan, LOOPBACK))
+        announced_on = (LOOPBACK,) if self._scope == "loopback" else where.announced_on
+        known = announced_on == self._announced_on
+        if not known:
+            await self._withdraw()
+            self._announcer = await _opened(list(announced_on))
+            self._announced_on = announced_on if self._announcer is not None else ()
+        if self._announcer is None:
             self._again = True
+            return
+        kind = service_type(advert.role)
+        info = AsyncServiceInfo(
+            kind,
+            f"{advert.id}.{kind}",
+            port=advert.address.port,
+            properties=to_txt(advert, external=listen is None),
+            server=f"fedagent-{advert.id}.local.",
+            parsed_addresses=list(where.hosts or announced_on),
+        )
+        await _cancelled(self._announcing)
+        if known:
+            announced = await self._announcer.async_update_service(info)
+        else:
+            # Ids are hashes of keys: probing for a second owner of the name costs a
+            # second and finds nothing, and after a kill we must take our name back.
+            announced = await self._announcer.async_register_service(
+                info, cooperating_responders=True
+            )
+        self._announcing = asyncio.ensure_future(announced)
+
+    async def _withdraw(self) -> None:
+        await _cancelled(self._announcing)
+        announcer, self._announcer, self._announced_on = self._announcer, None, ()
+        if announcer is not None:
+            await announcer.async_close()
 
     async def _follow(self) -> None:
         """Follow this machine's addresses as they come and go."""
         while True:
             await asyncio.sleep(FOLLOW_S)
+            self._warn_if_gone()
             now, before = self._interfaces(), self._listens_on
-            self._warn_if_gone(now)
             if now == before and not self._again:
                 continue
             self._again = False
@@ -151,7 +189,7 @@ class Discovery:
                     await self._open()
                     before = []
                 else:
-                    await self._listener.async_update_interfaces(announceable(now))
+                    await self._listener.async_update_interfaces(_announceable(now))
                     self._listens_on = now
                 if self._listener is None:
                     continue
@@ -169,12 +207,12 @@ class Discovery:
                 self._again = True
                 _log.debug("zeroconf could not switch to %s yet: %s", ", ".join(now), error)
 
-    def _warn_if_gone(self, now: list[str]) -> None:
+    def _warn_if_gone(self) -> None:
         """Log once when our broker's own address went away: no other one leads to it."""
         listen = (self._advertised[1] if self._advertised is not None else None) or ""
         # Of IPv6 nothing is announced.
-        own = listen and not (":" in listen or is_loopback(listen) or is_wildcard(listen))
-        gone = bool(own) and listen not in now and not is_own(listen)
+        fixed = listen and not (":" in listen or is_loopback(listen) or is_wildcard(listen))
+        gone = bool(fixed) and not is_own(listen)
         if gone and not self._gone:
             _log.warning(
                 "the broker listens on %s, which is no longer an address of this machine: no "
@@ -196,3 +234,54 @@ async def _resolved(listen: str) -> str:
         _log.warning("%s cannot be announced: %s; %s", listen, error, HINT)
         return "::"
     return str(found[0][4][0])
+
+
+async def _cancelled(work: "asyncio.Future[Any] | None") -> None:
+    if work is not None:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+async def _opened(addresses: list[str]) -> AsyncZeroconf | None:
+    """Return zeroconf on some of our addresses; None if none has multicast."""
+    interfaces = _announceable(addresses)
+    if not interfaces:
+        return None
+    # It prints a traceback where an address is gone, which `Discovery` follows and logs.
+    logging.getLogger("zeroconf").setLevel(logging.ERROR)
+    try:
+        zeroconf = AsyncZeroconf(
+            zc=_Within(interfaces=interfaces, ip_version=IPVersion.V4Only),
+        )
+        await zeroconf.zeroconf.async_wait_for_start()
+    except OSError as exc:
+        _log.debug("zeroconf on %s: %s", interfaces, exc)
+        return None
+    return zeroconf
+
+
+def _announceable(addresses: list[str]) -> list[str]:
+    # Asked first, because zeroconf leaves sockets open when an interface fails it.
+    return [address for address in addresses if multicast_works(address)]
+
+
+class _Within(Zeroconf):
+    """Zeroconf that answers only those who ask from its networks.
+
+    Linux hands a datagram to every socket of the machine once any has joined the group
+    there, and an answer would give an address that the other cannot reach.
+    (IP_MULTICAST_ALL=0 is no way out: beside SO_REUSEPORT, Linux 6 then gives some of the
+    other sockets' datagrams to the one that must not have them.)
+    """
+
+    def __init__(self, *, interfaces: list[str], ip_version: IPVersion) -> None:
+        self._within = interfaces
+        super().__init__(interfaces=interfaces, ip_version=ip_version)
+
+    def async_send(self, out: Any, addr: str | None = None, *rest: Any, **named: Any) -> None:
+        # The rest is zeroconf's own business.
+        if out.is_query():
+            # What is known already would go to every network, also of loopback.
+            out.answers.clear()
+        if addr is None or shares_network(addr, self._within):
+            super().async_send(out, addr, *rest, **named)

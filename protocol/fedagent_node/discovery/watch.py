@@ -6,6 +6,7 @@ import math
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -32,16 +33,15 @@ Judge = Callable[[Advert], Awaitable[str]]
 """Returns why the address of an advert is of no use, in a few words; empty if it is."""
 
 MAX_CANDIDATES = 32
-"""Names that are followed; one that never answered gives its place in the end to one that waits."""
-MAX_WAITING = 64
-"""Names that found no room; the oldest goes first if there are more."""
+"""Names that are followed; one more takes the place of one that never answered, if there is one."""
 GONE_S = 2.0
 """How long zeroconf may name one that has said goodbye again: it keeps its records for 1 s."""
 MAX_HOSTS = 8
 """Addresses of one advert that are tried: an advert must not have us scan a network."""
 MAX_TRIED = 8
 """Adverts whose addresses are tried at a time; a turn that found one refused lasts `AGAIN_S`."""
-MAX_SITES = 8
+MAX_REMEMBERED = 128
+"""Names whose last complaint, or whose end, is remembered, and sites beside ours."""
 DEBOUNCE_S = 0.05
 LOOKUP_MS = 3000
 AGAIN_S = 1.0
@@ -89,15 +89,13 @@ class Watch:
         self._judge = judge
         self._needed = needed
         self._names: dict[str, _Name] = {}
-        self._waiting: dict[str, None] = {}
-        self._gone: dict[str, float] = {}  # until when a name is not believed to be back
+        self._back_at: dict[str, float] = {}  # when a name that is gone may be back
+        self._complaints: dict[str, tuple[str, ...]] = {}
+        self._elsewhere: dict[str, None] = {}
         self._reported: frozenset[Advert] = frozenset()
         self._timer: asyncio.TimerHandle | None = None
         self._quiet: asyncio.TimerHandle | None = None
         self._browser: AsyncServiceBrowser | None = None
-        self._complaints: dict[str, tuple[str, ...]] = {}
-        self._told_full = False
-        self._elsewhere: set[str] = set()
         self._turns = asyncio.Semaphore(MAX_TRIED)
 
     def ask(self, zeroconf: Zeroconf) -> None:
@@ -115,7 +113,6 @@ class Watch:
             await browser.async_cancel()
         if self._quiet is not None:
             self._quiet.cancel()
-        self._waiting.clear()
         tasks = [one.task for one in self._names.values() if one.task is not None]
         for one in self._names.values():
             one.task = None
@@ -131,72 +128,43 @@ class Watch:
         state_change: ServiceStateChange,
     ) -> None:
         """Take a browser's event; the parameters are zeroconf's."""
-        one = self._names.get(name)
+        loop, one = asyncio.get_running_loop(), self._names.get(name)
         if state_change is ServiceStateChange.Removed:
-            self._waiting.pop(name, None)
-            self._gone[name] = asyncio.get_running_loop().time() + GONE_S
-            if len(self._gone) > MAX_WAITING:
-                del self._gone[next(iter(self._gone))]
+            _remember(self._back_at, name, loop.time() + GONE_S)
             if one is not None:
                 self._leave(one)
-        elif one is not None:
-            one.again.set()
-            self._follow(one)
-        elif len(self._names) < MAX_CANDIDATES:
-            self._follow(_Name(name))
-        else:
-            self._put_off(name)
-
-    # ------------------------------------------------------------- places
-
-    def _follow(self, one: _Name) -> None:
-        self._names[one.name] = one
+            return
+        if one is None:
+            if len(self._names) >= MAX_CANDIDATES:
+                self._counters["ignored_full"] += 1
+                useless = (one for one in self._names.values() if one.silent and not one.answered)
+                if (worst := next(useless, None)) is None:
+                    return
+                self._leave(worst)
+            one = self._names[name] = _Name(name)
+        one.again.set()
         if one.task is None:
-            one.task = asyncio.get_running_loop().create_task(self._look_on(one))
-
-    def _put_off(self, name: str) -> None:
-        """Remember a name that found no room until there is some."""
-        self._counters["ignored_full"] += 1
-        self._waiting[name] = None
-        if len(self._waiting) > MAX_WAITING:
-            del self._waiting[next(iter(self._waiting))]
-        if not self._told_full:
-            self._told_full = True
-            _log.warning(
-                "more %ss are announced than are kept (%d); the others take the place of one "
-                "that does not answer, or is gone",
-                self._role,
-                MAX_CANDIDATES,
-            )
+            one.task = loop.create_task(self._follow(one))
 
     def _leave(self, one: _Name) -> None:
-        """Drop a name; its place is for one that waits."""
         self._names.pop(one.name, None)
         if one.advert is not None:
             self._notify_soon()
         if one.task is not None:
             one.task.cancel()
-        while self._waiting and len(self._names) < MAX_CANDIDATES and self._browser is not None:
-            following = next(iter(self._waiting))
-            del self._waiting[following]
-            self._follow(_Name(following))
 
-    async def _look_on(self, one: _Name) -> None:
+    async def _follow(self, one: _Name) -> None:
         """Look a name up, again after a while or when it has changed, until it is of no use."""
-        back_at = self._gone.get(one.name, -math.inf)
+        back_at = self._back_at.get(one.name, -math.inf)
         await asyncio.sleep(max(0.0, back_at - asyncio.get_running_loop().time()))
         while True:
             one.again.clear()
             pause_s = await self._look(one)
             if pause_s is None:
                 break
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s if pause_s < math.inf else None):
                     await one.again.wait()
-            except TimeoutError:
-                if one.silent and not one.answered and self._waiting:
-                    self._put_off(one.name)
-                    break
         one.task = None
         self._leave(one)
 
@@ -213,18 +181,16 @@ class Watch:
                 return AGAIN_S
             hosts = by_nearness(info.parsed_addresses())
         except (BadTypeInNameException, ValueError, OSError):
-            self._counters["ignored_malformed"] += 1
-            return None
-        advert = None
-        if len(info.text or b"") <= MAX_TXT_BYTES:
-            advert = advert_from(self._role, info.properties, hosts, info.port)
+            hosts, advert = [], None
+        else:
+            short = len(info.text or b"") <= MAX_TXT_BYTES
+            advert = advert_from(self._role, info.properties, hosts, info.port) if short else None
         if advert is None:
             self._counters["ignored_malformed"] += 1
             return None
         if self._site not in (None, advert.site):
             self._counters["ignored_site"] += 1
-            if len(self._elsewhere) < MAX_SITES:
-                self._elsewhere.add(advert.site)
+            _remember(self._elsewhere, advert.site, None)
             return None
         advert, refused = await self._tried(one, advert)
         self.complain(one, advert, refused)
@@ -239,21 +205,19 @@ class Watch:
         refused: dict[str, str] = {}
         await self._turns.acquire()
         try:
-            good = await self._first_good([advert.at(host) for host in advert.hosts], refused)
+            good = await self.first_good([advert.at(host) for host in advert.hosts], refused)
             if good is None and refused:
                 # Somebody else may have answered first: all that claim the name are asked, and
                 # who was good last is tried again.
                 claims = await self._claims(one.name, advert)
                 fresh = [one.advert, *claims] if one.advert is not None else claims
-                good = await self._first_good(fresh, refused)
+                good = await self.first_good(fresh, refused)
         finally:
             wait_s = AGAIN_S if refused else 0.0
             asyncio.get_running_loop().call_later(wait_s, self._turns.release)
         return good or advert, refused
 
-    async def _first_good(
-        self, adverts: Iterable[Advert], refused: dict[str, str]
-    ) -> Advert | None:
+    async def first_good(self, adverts: Iterable[Advert], refused: dict[str, str]) -> Advert | None:
         """Return the first of a few adverts whose address is of use; note why others are not."""
         new = [one for one in adverts if str(one.address) not in refused]
         for advert in new[:MAX_HOSTS]:
@@ -285,12 +249,10 @@ class Watch:
     def complain(self, one: _Name, advert: Advert, refused: dict[str, str]) -> None:
         """Log once which addresses of an advert are not used, and why."""
         # Not the reasons: a router's differ from one try to the next.
-        before = self._complaints.pop(one.name, ())
-        self._complaints[one.name] = tuple(refused)
+        before = self._complaints.get(one.name, ())
+        _remember(self._complaints, one.name, tuple(refused))
         if tuple(refused) == before:
             return
-        if len(self._complaints) > 2 * MAX_WAITING:
-            del self._complaints[next(iter(self._complaints))]
         silent = ", ".join(f"{where} ({why})" for where, why in refused.items())
         self._counters["unreachable"] += len(refused)
         who = f"{self._role} {advert.id} is announced at {silent}"
@@ -322,7 +284,7 @@ class Watch:
             "0.0.0.0 (with certificates or --insecure); or give %s HOST:PORT; still looking",
             self._role,
             self._site,
-            f", only of --site {others}" if others else "",
+            f", only of --site {others[:400]}" if others else "",
             OPTIONS[self._role],
         )
 
@@ -348,3 +310,11 @@ R = TypeVar("R")
 
 def _of(kind: type[R], records: Iterable[object]) -> list[R]:
     return [record for record in records if isinstance(record, kind)]
+
+
+def _remember(table: dict[str, R], name: str, value: R) -> None:
+    """Note something of a name, in place of that of the one noted first if there is no room."""
+    table.pop(name, None)
+    table[name] = value
+    if len(table) > MAX_REMEMBERED:
+        del table[next(iter(table))]
