@@ -47,12 +47,12 @@ class BrokerAddress:
         """
         match = _URL.fullmatch(text.strip()) if len(text) <= _MAX_CHARS else None
         if match is None or (match["scheme"] is None and match["port"] is None):
-            raise AddressError(text)
+            raise AddressError
         host = match["host"].strip("[]")
         scheme = match["scheme"] or "mqtt"
         port = int(match["port"] or DEFAULT_PORTS[scheme])
         if not 0 < port < 65536 or not _is_host(host, bracketed=match["host"] != host):
-            raise AddressError(text)
+            raise AddressError
         user, password = match["user"] or "", match["password"]
         return cls(
             host,

@@ -26,25 +26,7 @@ class SettingError(LinkError):
 
 
 class AddressError(LinkError):
-    """Raised when text is not a broker address."""
-
-    template = "not a broker address: {shown!r}"
-
-    text: str
-
-    @property
-    def shown(self) -> str:
-        """The text without what may be a password."""
-        _, at, where = self.text.rpartition("@")
-        return safe_text(f"…@{where}" if at else where, limit=80)
-
-    @property
-    def hint(self) -> str:  # type: ignore[override]  # it depends on the text
-        """What to write instead."""
-        forms = "use host:port, mqtt://host:port or mqtts://host:port"
-        if "@" not in self.text:
-            return forms
-        return f"{forms}, or mqtt://USER:PASSWORD@host:port with %40 for @, %3A for : and %2F for /"
+    """Raised when text is not a broker address; it may be a password, and is not repeated."""
 
 
 class PeerRefusedError(LinkError):
@@ -72,20 +54,6 @@ class SubscribeRefusedError(LinkError):
     template = "the broker refused the subscription to {filters}"
 
     filters: tuple[str, ...]
-
-
-class ListenAddressError(LinkError):
-    """Raised when no broker can listen on an address: no card of this machine has it."""
-
-    template = "{listen} is not an address of this machine"
-
-    listen: str
-    own: tuple[str, ...]
-
-    @property
-    def hint(self) -> str:  # type: ignore[override]  # it names the addresses
-        """Where it can listen."""
-        return f"listen on {', '.join(self.own)}, or on 0.0.0.0 for all of them"
 
 
 class BrokerStartError(LinkError):

@@ -1,9 +1,7 @@
 """Run a role's jobs: at once when small, else in a thread; one after the other, or side by side."""
 
 import asyncio
-import functools
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +13,7 @@ class JobQueue:
     """Jobs in the order of asking, `workers` at a time; small ones wait for nothing but order.
 
     `done` takes the result of a job that was not done at once, `fail` what no job should raise.
-    With one worker, jobs do not overtake each other.
+    With one worker, jobs do not overtake each other. None begins within the effects of a result.
     """
 
     def __init__(
@@ -25,25 +23,26 @@ class JobQueue:
         *,
         workers: int = 1,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
         self._done = done
         self._fail = fail
         self._ordered = workers == 1
-        self._workers = workers
-        self._waiting: deque[Job] = deque()
+        self._waiting: asyncio.Queue[Job] = asyncio.Queue()
         self._at_work: dict[int, tuple[str, float]] = {}  # since when
-        self._begun = 0
-        self._closed = self._beginning = False
+        self._closed = False
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="jobs")
+        self._workers = [asyncio.create_task(self._work(n), name="jobs") for n in range(workers)]
 
     def submit(self, job: Job) -> Input | None:
         """Do a job; return its result if that is here."""
         if self._closed:
             return None
-        if job.small and not (self._ordered and (self._at_work or self._waiting)):
-            return self._run(job)
-        self._waiting.append(job)
-        self._next()
+        if job.small and not (self._ordered and (self._at_work or not self._waiting.empty())):
+            try:
+                return job.work()
+            except Exception as error:  # noqa: BLE001 - handed on: nothing may go on after it
+                self._failed(error)
+                return None
+        self._waiting.put_nowait(job)
         return None
 
     def longest(self, now: float) -> tuple[str, float]:
@@ -54,44 +53,26 @@ class JobQueue:
     def close(self) -> None:
         """Wait for the jobs at work, forget the others. Idempotent."""
         self._closed = True
-        self._waiting.clear()
+        for worker in self._workers:
+            worker.cancel()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _run(self, job: Job) -> Input | None:
-        try:
-            return job.work()
-        except Exception as error:  # noqa: BLE001 - handed on: nothing may go on after it
-            self._closed = True
-            self._fail(error)
-            return None
+    async def _work(self, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._closed:
+            job = await self._waiting.get()
+            self._at_work[number] = job.name, time.monotonic()
+            try:
+                if job.small:
+                    result = job.work()
+                else:
+                    result = await loop.run_in_executor(self._pool, job.work)
+                self._done(result)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._failed(error)
+                return
+            del self._at_work[number]
 
-    def _next(self) -> None:
-        """Begin what can begin; not from within the effects of a result, which come first."""
-        if self._beginning:
-            return
-        self._beginning = True
-        try:
-            while self._waiting and len(self._at_work) < self._workers and not self._closed:
-                job = self._waiting.popleft()
-                if not job.small:
-                    self._begun += 1
-                    self._at_work[self._begun] = job.name, time.monotonic()
-                    future = self._loop.run_in_executor(self._pool, job.work)
-                    future.add_done_callback(functools.partial(self._ended, self._begun))
-                elif (result := self._run(job)) is not None:
-                    self._done(result)
-        finally:
-            self._beginning = False
-
-    def _ended(self, number: int, future: "asyncio.Future[Input]") -> None:
-        if future.cancelled() or self._closed:
-            return
-        error = future.exception()
-        if isinstance(error, Exception):
-            self._closed = True
-            self._fail(error)
-            return
-        self._done(future.result())
-        # Busy until now: nothing that waits begins within the effects of this result.
-        del self._at_work[number]
-        self._next()
+    def _failed(self, error: Exception) -> None:
+        self._closed = True
+        self._fail(error)

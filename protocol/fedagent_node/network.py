@@ -117,20 +117,6 @@ def _version(host: str) -> int:
         return 0
 
 
-async def refusal(host: str, port: int) -> str:
-    """Return why no connection is accepted there, in a few words; empty if one is."""
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            _, writer = await asyncio.open_connection(host, port)
-    except TimeoutError as error:
-        return connect_reason(error)
-    except OSError as error:
-        # asyncio's own text repeats the address.
-        return os.strerror(error.errno) if error.errno else connect_reason(error)
-    writer.close()
-    return ""
-
-
 def owns_port(pid: int, port: int) -> bool:
     """Return whether a process listens on a port; True where that cannot be seen."""
     try:
@@ -198,47 +184,59 @@ async def connected(
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            try:
-                # Each address has its time: a name may have one where nobody answers.
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    await asyncio.get_running_loop().sock_connect(sock, where)
-            except OSError as error:
-                sock.close()
-                # asyncio's own text repeats the address.
-                last = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
-                continue
-            if context is None:
-                return sock
+            # Each address has its time: a name may have one where nobody answers.
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                return await _encrypted(sock, context, host, verdict=verdict)
+                await asyncio.get_running_loop().sock_connect(sock, where)
+        except OSError as error:
+            sock.close()
+            # asyncio's own text repeats the address.
+            last = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
         except BaseException:
             sock.close()
             raise
+        else:
+            if context is None:
+                return sock
+            return await _encrypted(sock, context, host, verdict=verdict)
     try:
         raise last
     finally:
         del last  # it leads to this frame: the context would wait for the collector
 
 
+async def refusal(host: str, port: int) -> str:
+    """Return why no connection is accepted there, in a few words; empty if one is."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            (await connected(host, port, None)).close()
+    except OSError as error:
+        return connect_reason(error)
+    return ""
+
+
 async def _encrypted(
     sock: socket.socket, context: ssl.SSLContext, host: str, *, verdict: bool
 ) -> socket.socket:
     loop = asyncio.get_running_loop()
-    secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     try:
-        while True:
-            try:
-                secure.do_handshake()
-            except ssl.SSLWantReadError:
-                await _ready(loop.add_reader, loop.remove_reader, secure)
-            except ssl.SSLWantWriteError:
-                await _ready(loop.add_writer, loop.remove_writer, secure)
-            else:
-                if verdict:
-                    await _hear_verdict(secure)
-                return secure
+        sock = secure = context.wrap_socket(
+            sock, server_hostname=host, do_handshake_on_connect=False
+        )
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            while True:
+                try:
+                    secure.do_handshake()
+                except ssl.SSLWantReadError:
+                    await _ready(loop.add_reader, loop.remove_reader, secure)
+                except ssl.SSLWantWriteError:
+                    await _ready(loop.add_writer, loop.remove_writer, secure)
+                else:
+                    break
+            if verdict:
+                await _hear_verdict(secure)
+            return secure
     except BaseException:
-        secure.close()
+        sock.close()
         raise
 
 

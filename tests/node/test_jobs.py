@@ -50,6 +50,7 @@ async def test_a_job_is_at_work_until_it_ends() -> None:
     jobs = JobQueue(lambda _: over.set(), lambda _: None)
     assert jobs.longest(time.monotonic()) == ("", 0.0)
     jobs.submit(Job("commit", lambda: (goes_on.wait(10), Input())[1], small=False))
+    await asyncio.sleep(0)
     name, seconds = jobs.longest(time.monotonic() + 5.0)
     assert name == "commit"
     assert 5.0 <= seconds < 8.0

@@ -11,6 +11,7 @@ import pytest
 
 from fedagent_node.address import BrokerAddress, Cover, TlsFiles
 from fedagent_node.errors import JoinError
+from fedagent_node.site.certificates import RevocationList
 from fedagent_node.site.tls import SiteTls
 from tests.fakes.links import Peer, broker, eventually, peer
 from tests.fakes.site import Members
@@ -111,7 +112,9 @@ async def test_a_broker_that_is_not_the_announced_one_gets_no_byte(
     gone = home.member("gone-edge", "edge")
     home.revoke("agent", gone)
     again = home.member("again", "edge")
-    agent.revoked = frozenset({ident(again)})  # with a certificate that is on no list
+    agent.revoked = RevocationList(
+        1, frozenset(), frozenset({ident(again)})
+    )  # with a certificate that is on no list
     assert await received_by(again, agent.towards("edge"), "revoked") == b""
     servers = {
         "wrong_ca": other_site.member("edge", "edge"),

@@ -38,7 +38,6 @@ def write_files(spec: BrokerSpec, port: int) -> bool:
         "log_dest stderr",
         "log_type error",
         "log_type warning",
-        "log_type subscribe",
         "log_timestamp false",
         "persistence false",
         "retain_available false",

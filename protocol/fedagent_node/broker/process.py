@@ -17,7 +17,7 @@ from msgspec import structs
 from fedagent_node.address import BrokerAddress, is_loopback, is_wildcard
 from fedagent_node.data_dir import store_port, stored_port
 from fedagent_node.discovery.advert import LOOPBACK, reach
-from fedagent_node.errors import COVER, BrokerStartError, ListenAddressError, SettingError
+from fedagent_node.errors import COVER, BrokerStartError, LinkError, SettingError
 from fedagent_node.network import (
     ANSWER_S,
     Backoff,
@@ -40,7 +40,6 @@ Kind = Literal["mosquitto", "embedded"]
 
 READY_S = 15.0
 STOP_S = 3.0
-PORT_ATTEMPTS = 4
 _CONNACK = b"\x20\x02\x00\x00"
 _DISCONNECT = b"\xe0\x00"
 _GIVES_BACK = {"MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "131072"}
@@ -48,11 +47,9 @@ _GIVES_BACK = {"MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "1
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A line of a running broker: what it counted, who subscribed, whose session was taken over."""
+    """A line of a running broker: what it counted, and whose session was taken over."""
 
     counts: dict[str, int] = {}
-    by: str = ""
-    subscribed: str = ""
     taken_over: str = ""
 
 
@@ -99,23 +96,23 @@ class Broker:
     async def start(self) -> BrokerAddress:
         """Start the broker and wait until it answers; the stored port is tried first."""
         if not bindable(self.spec.listen, 0):
-            raise ListenAddressError(self.spec.listen, (LOOPBACK, *lan_addresses()))
-        for attempt in range(PORT_ATTEMPTS):
-            self._port = self._choose_port(first=attempt == 0)
-            try:
-                await self._launch()
-            except BrokerStartError as exc:
-                self.counters["failed_starts"] += 1
-                if self.spec.port and not bindable(self.spec.listen, self.spec.port):
-                    hint = (
-                        "the port is in use; stop the program that uses it, or give another --port"
-                    )
-                    raise BrokerStartError(self.kind, self._port, hint) from exc
-                if self.spec.port or attempt == PORT_ATTEMPTS - 1:
-                    raise
-                _log.info("%s; trying another port", exc)
-            else:
-                break
+            own = ", ".join((LOOPBACK, *lan_addresses()))
+            raise LinkError(
+                f"{self.spec.listen} is not an address of this machine; listen on {own}, or on "
+                "0.0.0.0 for all of them"
+            )
+        self._port = self._choose_port(first=True)
+        try:
+            await self._launch()
+        except BrokerStartError as exc:
+            if self.spec.port and not bindable(self.spec.listen, self.spec.port):
+                hint = "the port is in use; stop the program that uses it, or give another --port"
+                raise BrokerStartError(self.kind, self._port, hint) from exc
+            if self.spec.port:
+                raise
+            _log.info("%s; trying another port", exc)
+            self._port = self._choose_port(first=False)
+            await self._launch()
         store_port(self.spec.data_dir, self.spec.name, self._port)
         self._watcher = asyncio.create_task(self._watch(), name=f"{self.spec.name}-watch")
         alone = is_loopback(self.spec.listen)
@@ -192,10 +189,6 @@ class Broker:
             except msgspec.DecodeError:
                 continue
             self.counters.update(told.counts)
-            access = self.spec.access
-            if told.subscribed and access is not None:
-                denied = not access.allows(told.by, "read", told.subscribed)
-                self.counters["denied_subscribe"] += denied
             if told.taken_over:
                 self.counters["taken_over"] += 1
                 self.on_taken_over(told.taken_over)

@@ -27,7 +27,6 @@ LOG_BYTES = 1 << 20
 """Of a broker's words the rest is forgotten: a flood must not fill a disk."""
 TOLD_PER_S = 50.0
 _TAKEN_OVER = re.compile(r"Client (.+) already connected, closing old connection\.")
-_SUBSCRIBED = re.compile(r"(\S+) [012] (.+)")
 
 
 def main(program: str, config: str) -> int:
@@ -73,8 +72,6 @@ def _relay(words: IO[bytes]) -> None:
         line = raw.decode("utf-8", errors="replace").rstrip()
         if (found := _TAKEN_OVER.fullmatch(line)) is not None:
             tell(taken_over=found[1])
-        elif (found := _SUBSCRIBED.fullmatch(line)) is not None:
-            tell(by=found[1], subscribed=found[2])
         elif room > 0:
             room -= len(raw)
             os.write(sys.stderr.fileno(), raw)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -208,8 +208,8 @@ async def join_first(
         await discovery.stop()
 
 
-async def renew(directory: Path, identity: Identity, *, places: Sequence[str] = ()) -> Credentials:
-    """Ask for the next certificate, and keep it; `places` are more join services to try.
+async def renew(directory: Path, identity: Identity) -> Credentials:
+    """Ask for the next certificate, and keep it.
 
     Raises:
         JoinError: The site refuses; ``revoked`` is for good.
@@ -223,7 +223,7 @@ async def renew(directory: Path, identity: Identity, *, places: Sequence[str] = 
         raise JoinError("wrong_role")
     applicant = Applicant(identity, own.role, own.site, joined.name, joined.fingerprint)
     failure: JoinError | JoinUnreachableError | None = None
-    for place in dict.fromkeys((*joined.services, *places)):
+    for place in joined.services:
         try:
             answer = await ask(place, applicant)
         except (JoinUnreachableError, JoinError) as error:

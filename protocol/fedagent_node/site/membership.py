@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedagent_node.envelope import EnvelopeError, Refusal
 from fedagent_node.link import Link
-from fedagent_node.site.certificates import Certificate, CertificateError, RevocationList
+from fedagent_node.site.certificates import Certificate, CertificateError
 from fedagent_node.site.credentials import Credentials, store_crl
 from fedagent_node.site.reading import read_certificate, read_crl
 from fedagent_node.site.tls import SiteTls
@@ -46,8 +46,6 @@ class Membership:
         self._data_dir = data_dir
         self._links = links
         self._on_change = on_change
-        self._list = RevocationList(0, frozenset())
-        self._read_list()
 
     # ------------------------------------------------------------- for the gate
 
@@ -67,7 +65,7 @@ class Membership:
             found = read_certificate(der, own.ca_der, now=own.judged_time())
         except CertificateError as exc:
             raise EnvelopeError(_REFUSALS.get(exc.reason, Refusal.NO_CERTIFICATE)) from exc
-        if self._list.has(found):
+        if self.site.revoked.has(found):
             raise EnvelopeError(Refusal.REVOKED)
         return found
 
@@ -76,12 +74,12 @@ class Membership:
     @property
     def number(self) -> int:
         """The number of the newest list of the revoked."""
-        return self._list.number
+        return self.site.revoked.number
 
     @property
     def revoked(self) -> frozenset[str]:
         """Who is on that list."""
-        return self._list.ids
+        return self.site.revoked.ids
 
     async def take(self, pem: bytes) -> bool:
         """Take a list of the revoked if it is the authority's and newer; False if it is not.
@@ -96,17 +94,11 @@ class Membership:
         except (CertificateError, OSError) as exc:
             _log.warning("a revocation list is not used yet: %s", exc)
             return False
-        self._read_list()
+        self.site.reload()
         names = ", ".join(sorted(found.ids))
         _log.warning("revocation list %d is in use%s", self.number, f": {names}" if names else "")
         await self._on_change(found.ids)
         return True
-
-    def _read_list(self) -> None:
-        own = self.site.credentials
-        if own.crl.exists():
-            self._list = read_crl(own.crl.read_bytes(), own.ca_der)
-            self.site.revoked = self._list.ids
 
     # ------------------------------------------------------------------ renewal
 

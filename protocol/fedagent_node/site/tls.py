@@ -32,8 +32,7 @@ class SiteTls:
     def __init__(self, data_dir: Path, credentials: Credentials) -> None:
         self._data_dir = data_dir
         self.credentials = credentials
-        self.revoked: frozenset[str] = frozenset()
-        """Who is out, also with a certificate that is on no list; `Membership` keeps it."""
+        self.revoked = credentials.revocations()
 
     @classmethod
     def of(cls, data_dir: Path) -> "SiteTls | None":
@@ -50,6 +49,7 @@ class SiteTls:
     def reload(self) -> None:
         """Take the files that are there now."""
         self.credentials = load_credentials(self._data_dir) or self.credentials
+        self.revoked = self.credentials.revocations()
 
     def client_context(self) -> ssl.SSLContext:
         """Return a context that shows our certificate and checks the other's, but for its id."""
@@ -111,7 +111,7 @@ class Towards:
         if role not in self.roles:
             wanted = " or ".join(self.roles)
             raise PeerRefusedError("wrong_role", f"is {role} {safe_text(ident)}, not {wanted}")
-        if ident in self.site.revoked:
+        if ident in self.site.revoked.ids:
             raise PeerRefusedError("revoked", f"is {role} {ident}, which was revoked")
         ids = self.ids()
         if role != "broker" and ids and ident not in ids:
