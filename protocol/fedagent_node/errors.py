@@ -141,17 +141,14 @@ _JOIN_HINTS: dict[str, tuple[str, str]] = {
 class JoinError(LinkError):
     """Raised when a site does not let a role in, or is not the one it should be."""
 
+    template = "not joined: {words}"
+
     reason: str
 
     @property
     def words(self) -> str:
         """Why not, in short."""
         return self._words[0]
-
-    @property
-    def sentence(self) -> str:
-        """What is wrong."""
-        return f"not joined: {self.words}"
 
     @property
     def hint(self) -> str:  # type: ignore[override]  # it depends on the reason

@@ -25,7 +25,6 @@ from fedagent_protocol import VERSION
 from .effects import Emit
 from .settings import SettingError
 
-Counts = Mapping[str, int]
 PEERS = ("agent", "edge", "coordinator")
 SECONDS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3600.0)
 """Upper ends of the classes of a round's duration."""
@@ -37,15 +36,15 @@ MODEL_METRICS = frozenset(
 class Metrics(Collector):
     """The metrics of one process: fed by its events, and by `read`, which is asked in a thread.
 
-    `read` returns the counters of the core, those of each link with whether it is up, and those
-    of the broker.
+    `read` returns the counters of the role, with those of each link and of the broker by their
+    name, and which link is up.
     """
 
     def __init__(
         self,
         role: str,
         ident: str,
-        read: Callable[[], tuple[Counts, Mapping[str, tuple[bool, Counts]], Counts]],
+        read: Callable[[], tuple[Mapping[str, int], Mapping[str, bool]]],
     ) -> None:
         self._read = read
         self.registry = registry = CollectorRegistry()
@@ -98,27 +97,26 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield what was counted until now."""
-        core, links, broker = self._read()
-        # What a link or the broker has counted is in the core's counters too, by prefix.
-        twice = tuple(f"{name}_" for name in (*links, "broker"))
-        own = {name: value for name, value in dict(core).items() if not name.startswith(twice)}
-        for name, text, counts in (
-            ("fedagent_counts", "Counters of the role.", own),
-            ("fedagent_broker_counts", "Counters of the own broker.", dict(broker)),
-        ):
-            family = CounterMetricFamily(name, text, labels=["name"])
-            for key, value in counts.items():
-                family.add_metric([key], value)
-            yield family
+        counters, links = self._read()
+        own = CounterMetricFamily("fedagent_counts", "Counters of the role.", labels=["name"])
+        of_broker = CounterMetricFamily(
+            "fedagent_broker_counts", "Counters of the own broker.", labels=["name"]
+        )
         up = GaugeMetricFamily("fedagent_link_up", "Whether a link is up.", labels=["link"])
         of_link = CounterMetricFamily(
             "fedagent_link_counts", "Counters of a link.", labels=["link", "name"]
         )
-        for link, (connected, counted) in links.items():
+        for link, connected in links.items():
             up.add_metric([link], connected)
-            for key, value in dict(counted).items():
-                of_link.add_metric([link, key], value)
-        yield from (up, of_link)
+        for key, value in dict(counters).items():
+            link = next((name for name in links if key.startswith(f"{name}_")), "")
+            if link:
+                of_link.add_metric([link, key.removeprefix(f"{link}_")], value)
+            elif key.startswith("broker_"):
+                of_broker.add_metric([key.removeprefix("broker_")], value)
+            else:
+                own.add_metric([key], value)
+        yield from (own, of_broker, up, of_link)
 
     async def serve(self, host: str, port: int) -> Callable[[], "asyncio.Future[None]"]:
         """Serve the page; return what ends that.

@@ -72,6 +72,11 @@ class Shell:
         needs_reader: End when nobody reads the events any more.
     """
 
+    gate: Gate
+    """What `identify` made."""
+    driver: Driver
+    """What `drive` made."""
+
     def __init__(
         self,
         config: NodeConfig,
@@ -100,8 +105,7 @@ class Shell:
             judge=self._judge,
         )
         self.at_close: list[Callable[[], Awaitable[object]]] = []
-        self._gate: Gate | None = None
-        self._driver: Driver | None = None
+        self._store: Store | None = None
         self._closed = False
         self._error: Exception | None = None
         self._broker: Broker | None = None
@@ -144,7 +148,7 @@ class Shell:
         """
         identity = load_or_create(self.directory)
         self.id = identity.id
-        self._gate = Gate(
+        self.gate = Gate(
             identity,
             starts=count_start(self.directory),
             clock=time.monotonic,
@@ -162,21 +166,9 @@ class Shell:
             )
         return identity
 
-    @property
-    def gate(self) -> Gate:
-        """What `identify` made."""
-        assert self._gate is not None
-        return self._gate
-
     def _publish(self, name: str, topic: str, payload: bytes) -> None:
         if (link := self.links.get(name)) is not None:
             link.publish(topic, payload)
-
-    @property
-    def driver(self) -> Driver:
-        """What `drive` made."""
-        assert self._driver is not None
-        return self._driver
 
     @property
     def _over(self) -> bool:
@@ -264,10 +256,10 @@ class Shell:
         `jobs` is how many work at a time, or who does them. A role whose links change says
         how, by `change`.
         """
-        self._route, self._change = route, change
+        self._route, self._change, self._store = route, change, store
         if isinstance(jobs, int):
             jobs = self._jobs = JobQueue(self.receive, self.fail, workers=jobs)
-        self._driver = Driver(
+        self.driver = Driver(
             core,
             store,
             links=self,
@@ -277,9 +269,9 @@ class Shell:
             warn=self._warn,
             me=self.id,
             on_error=self._caught,
-            gate=self._gate,
+            gate=self.gate,
         )
-        return self._driver
+        return self.driver
 
     def freeze(self) -> None:
         """Begin the quiet part: what lives from here on is short-lived or small."""
@@ -305,8 +297,7 @@ class Shell:
             self.id,
             lambda: (
                 self.driver.core.counters,
-                {name: (one.connected, one.counters) for name, one in dict(self.links).items()},
-                self._broker.counters if self._broker is not None else {},
+                {name: link.connected for name, link in dict(self.links).items()},
             ),
         )
         self.at_close.append(await self._metrics.serve(*place))
@@ -389,7 +380,7 @@ class Shell:
             will=will,
             on_arrivals=lambda batch: self._arrived(name, incoming, batch),
             on_state=lambda up: self.receive(LinkUp(name) if up else LinkDown(name)),
-            urgent=self._urgent,
+            urgent=self.driver.core.urgent,
         )
         self.links[name] = link
         return link
@@ -402,9 +393,6 @@ class Shell:
         if self.site is None:
             raise NotEnrolledError(str(address))
         return self.site.towards(whose, "broker", ids=ids, elsewhere=self._reached)
-
-    def _urgent(self) -> bool:
-        return self.driver.core.urgent()
 
     def _reached(self, ident: str) -> str:
         """Return the address of the link that reaches an identity now, empty if none does."""
@@ -475,12 +463,12 @@ class Shell:
         self._timer = None
         if self._over:
             return
-        counters = self.driver.core.counters
-        for name, link in self.links.items():
-            for key, value in link.counters.items():
-                counters[f"{name}_{key}"] = value
-        for key, value in self._broker.counters.items() if self._broker is not None else ():
-            counters[f"broker_{key}"] = value
+        counted = {name: link.counters for name, link in self.links.items()}
+        if self._broker is not None:
+            counted["broker"] = self._broker.counters
+        for name, counters in counted.items():
+            for key, value in counters.items():
+                self.driver.core.counters[f"{name}_{key}"] = value
         self.driver.tick()
         self._schedule()
 
@@ -546,8 +534,8 @@ class Shell:
         await asyncio.gather(*ends, *(link.stop() for link in self.links.values()))
         if self._jobs is not None:
             self._jobs.close()
-        if self._driver is not None:
-            self._driver.store.close()
+        if self._store is not None:
+            self._store.close()
         if self._broker is not None:
             await self._broker.stop()
 

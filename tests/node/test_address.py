@@ -49,16 +49,6 @@ def test_other_text_is_refused_with_the_hint(text: str) -> None:
         BrokerAddress.parse(text)
 
 
-@given(st.text(max_size=60))
-def test_any_text_is_an_address_or_an_address_error(text: str) -> None:
-    try:
-        address = BrokerAddress.parse(text)
-    except AddressError:
-        pass
-    else:
-        assert BrokerAddress.parse(str(address)) == address
-
-
 def test_a_user_and_a_password_are_read_and_never_shown() -> None:
     address = BrokerAddress.parse(f"mqtts://me%20too:{WRITTEN}@host")
     assert (address.user, address.password, address.port) == ("me too", CANARY, 8883)

@@ -1,12 +1,14 @@
 """Live sessions: cut when revoked, one for each identity, and bounded in what they take up."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from fedagent_node.broker.mosquitto import connect_packet
+from fedagent_node.broker.process import Broker
 from fedagent_node.errors import SubscribeRefusedError
 from fedagent_node.site.tls import SiteTls
 from fedagent_protocol import topics
@@ -39,22 +41,31 @@ async def break_off(one: Peer) -> None:
     await one.until(lambda: False in one.states)
 
 
-async def test_a_revoked_identity_is_cut_and_stays_out_and_nobody_else_notices(
-    kind: str, tmp_path: Path, home: Members
-) -> None:
+Scene = tuple[Broker, Peer, Peer, Peer, SiteTls, SiteTls, SiteTls]
+
+
+@asynccontextmanager
+async def hall(kind: str, folder: Path, home: Members, **more: object) -> AsyncIterator[Scene]:
+    """An edge's broker with its own link, and those of two agents."""
     edge, gone, other = (
         home.member("edge", "edge"),
         home.member("gone", "agent"),
         home.member("other", "agent"),
     )
+    cover, filters = edge.towards("edge"), topics.edge_lan_filters(SITE, ident(edge))
     async with (
-        broker(kind, tmp_path, **of(edge)) as b,
-        peer(
-            b.address, "own", *topics.edge_lan_filters(SITE, ident(edge)), tls=edge.towards("edge")
-        ) as own,
+        broker(kind, folder, **of(edge), **more) as b,
+        peer(b.address, "own", *filters, tls=cover) as own,
         peer(b.address, "gone", tls=gone.towards("edge")) as out,
         peer(b.address, "other", tls=other.towards("edge")) as stays,
     ):
+        yield b, own, out, stays, edge, gone, other
+
+
+async def test_a_revoked_identity_is_cut_and_stays_out_and_nobody_else_notices(
+    kind: str, tmp_path: Path, home: Members
+) -> None:
+    async with hall(kind, tmp_path, home) as (b, own, out, stays, edge, gone, other):
         home.revoke("edge", gone)
         await b.reload()
         await b.cut([ident(gone)])
@@ -62,8 +73,7 @@ async def test_a_revoked_identity_is_cut_and_stays_out_and_nobody_else_notices(
         await eventually(lambda: out.link.counters["failed_connects"] > 0)
         assert out.states == [True, False]
         assert "revoked" in out.link.last_error
-        up = topics.agent_up(SITE, ident(other), ident(edge), "hello")
-        assert stays.link.publish(up, b"still here")
+        assert stays.link.publish(up(other, edge), b"still here")
         await own.until(lambda: bool(own.heard))
         assert own.states == stays.states == [True]
         assert b.counters["restarts"] == 0
@@ -72,34 +82,15 @@ async def test_a_revoked_identity_is_cut_and_stays_out_and_nobody_else_notices(
 async def test_a_revoked_id_does_nothing_with_a_certificate_that_is_on_no_list(
     kind: str, tmp_path: Path, home: Members
 ) -> None:
-    edge, gone, other = (
-        home.member("edge", "edge"),
-        home.member("gone", "agent"),
-        home.member("other", "agent"),
-    )
-    revoked = frozenset({ident(gone)})
-    async with (
-        broker(kind, tmp_path, **of(edge)) as b,
-        peer(
-            b.address, "own", *topics.edge_lan_filters(SITE, ident(edge)), tls=edge.towards("edge")
-        ) as own,
-        peer(b.address, "gone", tls=gone.towards("edge")) as out,
-        peer(b.address, "other", tls=other.towards("edge")) as stays,
-    ):
+    revoked = frozenset({ident(home.member("gone", "agent"))})
+    async with hall(kind, tmp_path, home) as (b, own, out, stays, edge, gone, other):
         await b.reload(revoked)
         await b.cut(revoked)
         await out.until(lambda: out.states == [True, False, True])
         await alone_in(own, (stays, up(other, edge)), (out, up(gone, edge)), ident(edge))
         assert b.counters["restarts"] == 0
-    spec = {"revoked": revoked, **of(edge)}
-    async with (
-        broker(kind, tmp_path, **spec) as b,
-        peer(
-            b.address, "own", *topics.edge_lan_filters(SITE, ident(edge)), tls=edge.towards("edge")
-        ) as own,
-        peer(b.address, "gone", tls=gone.towards("edge")) as out,
-        peer(b.address, "other", tls=other.towards("edge")) as stays,
-    ):
+    async with hall(kind, tmp_path, home, revoked=revoked) as scene:
+        b, own, out, stays, edge, gone, other = scene
         await alone_in(own, (stays, up(other, edge)), (out, up(gone, edge)), ident(edge))
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import secrets
-import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
@@ -74,30 +73,6 @@ async def test_sites_do_not_mix_and_adverts_come_and_go() -> None:
         await late.until(lambda now: now == {first, second})
         await homes[1].stop()
         await at_home.until(lambda now: now == {second})
-
-
-async def test_after_a_kill_the_name_is_taken_back_with_the_new_port() -> None:
-    code = (
-        "import asyncio, sys\n"
-        "from fedagent_node.discovery.advert import Advert\n"
-        "from fedagent_node.discovery.announcing import Discovery\n"
-        "from fedagent_node.address import BrokerAddress\n"
-        "async def main():\n"
-        "    d = Discovery(sys.argv[1]); await d.start()\n"
-        "    address = BrokerAddress('127.0.0.1', 1)\n"
-        "    await d.advertise(Advert('edge', sys.argv[2], sys.argv[1], address, 1))\n"
-        "    await asyncio.Event().wait()\n"
-        "asyncio.run(main())\n"
-    )
-    async with AsyncExitStack() as stack:
-        listener, again = await opened(stack, SITE), await opened(stack, SITE)
-        watcher = Watcher(listener)
-        child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, SITE, f"aa-{RUN}")
-        await watcher.until(lambda now: now == {edge("aa", SITE, 1)})
-        child.kill()
-        await child.wait()
-        await again.advertise(edge("aa", SITE, 2))
-        await watcher.until(lambda now: now == {edge("aa", SITE, 2)})
 
 
 async def test_names_are_capped() -> None:
@@ -259,13 +234,3 @@ async def test_where_nobody_is_announced_the_hint_and_other_sites_are_logged(
     assert WORK in said
     assert "--listen 0.0.0.0" in said
     assert "--edge HOST:PORT" in said
-
-
-@pytest.mark.parametrize(("listen", "warned"), [("192.0.2.77", 1), ("0.0.0.0", 0), (None, 0)])
-async def test_an_address_that_is_gone_is_said_once(
-    listen: str | None, warned: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    one = Discovery(SITE)
-    for _ in range(2):
-        await one.advertise(edge("gone", SITE), listen=listen)
-    assert caplog.text.count("which is no longer an address of this machine") == warned

@@ -10,14 +10,11 @@ from hypothesis import strategies as st
 from fedagent_node.errors import _JOIN_HINTS, JoinError
 from fedagent_node.site.joining import (
     JOIN_VERSION,
-    LENGTH_BYTES,
-    MAX_FRAME_BYTES,
     Invitation,
     JoinAnswer,
     JoinRequest,
     Refusal,
     code_of,
-    framed,
     read,
     read_code,
 )
@@ -36,15 +33,6 @@ requests = st.builds(
     signature=st.binary(max_size=64),
 )
 answers = st.builds(JoinAnswer, certificate=st.binary(max_size=600), name=short, refused=short)
-
-
-@given(requests, answers)
-def test_what_is_said_is_understood(request: JoinRequest, answer: JoinAnswer) -> None:
-    for message in (request, answer):
-        data = framed(msgspec.msgpack.encode(message))
-        assert len(data) - LENGTH_BYTES == int.from_bytes(data[:LENGTH_BYTES], "big")
-        assert len(data) <= MAX_FRAME_BYTES
-        assert read(type(message), data[LENGTH_BYTES:]) == message
 
 
 @given(

@@ -123,57 +123,48 @@ async def test_the_broker_ends_connections_with_oversize_packets(
         assert other.states == [True]
 
 
-async def test_a_flood_leaves_others_their_turn() -> None:
-    connack, publish = b"\x20\x02\x00\x00", b"\x30\x04\x00\x01tx"
-    many = 4 * link_module.BATCH
+CONNACK, PUBLISH, NO_PACKET = b"\x20\x02\x00\x00", b"\x30\x04\x00\x01tx", b"\x00\x00"
 
-    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+
+@contextlib.asynccontextmanager
+async def answered(answer: bytes, seen: list[object]) -> AsyncIterator[None]:
+    """A link to what answers a connection with these bytes, and what comes of it in order."""
+
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1000)
-        writer.write(connack + many * publish)
+        writer.write(answer)
         await reader.read()
         writer.close()
 
-    async with await asyncio.start_server(flood, "127.0.0.1", 0) as server:
-        heard: list[object] = []
+    async with await asyncio.start_server(say, "127.0.0.1", 0) as server:
         link = Link(
             BrokerAddress("127.0.0.1", server.sockets[0].getsockname()[1]),
-            client_id="one",
-            on_arrivals=heard.extend,
-            on_state=lambda _: None,
-        )
-        await link.start()
-        turns = [0]
-        async with asyncio.timeout(PATIENCE_S):
-            while len(heard) < many:
-                await asyncio.sleep(0)
-                turns.append(len(heard))
-        await link.stop()
-        steps = [after - before for before, after in itertools.pairwise(turns)]
-        assert max(steps) <= link_module.BATCH + 1
-
-
-async def test_what_came_before_a_connection_broke_is_heard_before_its_end() -> None:
-    connack, publish, no_packet = b"\x20\x02\x00\x00", b"\x30\x04\x00\x01tx", b"\x00\x00"
-
-    async def hostile(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1000)
-        writer.write(connack + publish + no_packet)
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(hostile, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        seen: list[object] = []
-        link = Link(
-            BrokerAddress("127.0.0.1", port),
             client_id="one",
             on_arrivals=lambda batch: seen.extend(a.payload for a in batch),
             on_state=seen.append,
         )
         await link.start()
+        try:
+            yield
+        finally:
+            await link.stop()
+
+
+async def test_a_flood_leaves_others_their_turn() -> None:
+    many, seen, turns = 4 * link_module.BATCH, list[object](), [0]
+    async with asyncio.timeout(PATIENCE_S), answered(CONNACK + many * PUBLISH, seen):
+        while len(seen) < many:
+            await asyncio.sleep(0)
+            turns.append(len(seen))
+    steps = [after - before for before, after in itertools.pairwise(turns)]
+    assert max(steps) <= link_module.BATCH + 1
+
+
+async def test_what_came_before_a_connection_broke_is_heard_before_its_end() -> None:
+    seen: list[object] = []
+    async with answered(CONNACK + PUBLISH + NO_PACKET, seen):
         await eventually(lambda: False in seen)
-        await link.stop()
-        assert seen[:3] == [True, b"x", False]
+    assert seen[:3] == [True, b"x", False]
 
 
 async def test_outbox_is_bounded_in_bytes(
@@ -199,9 +190,6 @@ async def test_stop_flushes_what_was_published(kind: str, tmp_path: Path) -> Non
         async with peer(b.address, "one") as one:
             for _ in range(20):
                 assert one.link.publish("t", chunk)
-            sock = one.link._client.socket()
-            assert isinstance(sock, socket.socket)
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         await two.until(lambda: len(two.heard) == 20)
         assert all(a.payload == chunk for a in two.heard)
         assert one.link.counters["lost_unacknowledged"] == 0

@@ -4,12 +4,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from fedagent_edge.config import EdgeConfig
 from fedagent_edge.daemon import EdgeDaemon
 from fedagent_node.address import BrokerAddress
+from fedagent_node.driver import Driver
 from fedagent_node.errors import SettingError
 from fedagent_node.shell import Shell
 from tests.fakes.links import Peer
@@ -56,6 +59,7 @@ async def test_an_edge_does_not_follow_an_advert_into_the_open(
 ) -> None:
     daemon = EdgeDaemon(EdgeConfig(data_dir=str(tmp_path)))
     daemon._shell.id = "e"
+    daemon._shell.driver = cast("Driver", SimpleNamespace(core=SimpleNamespace(urgent=bool)))
     for _ in range(3):
         await daemon._dial(BrokerAddress.parse(FAR))
     assert not daemon._shell.links

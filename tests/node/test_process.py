@@ -56,7 +56,7 @@ def test_what_is_said_once_is_logged_although_much_else_is_said(
     config = AgentConfig(data_dir=str(tmp_path), stream="digits")
     shell, counters = Shell(config, fatal=(), show=lambda _: None), Counter[str]()
     core = SimpleNamespace(core=SimpleNamespace(counters=counters))
-    monkeypatch.setattr(shell, "_driver", core)
+    monkeypatch.setattr(shell, "driver", core, raising=False)
     monkeypatch.setattr("fedagent_node.shell.time.monotonic", lambda: 7.0)
     caplog.set_level(logging.WARNING)
     for i in range(int(WARNINGS_PER_S) + 3):

@@ -1,7 +1,6 @@
 """What is announced follows from where the broker listens."""
 
 import errno
-import logging
 import os
 from collections import Counter
 
@@ -54,28 +53,27 @@ async def test_an_advert_of_many_addresses_has_nobody_scan_a_network() -> None:
     assert len(refused) == MAX_HOSTS
 
 
-async def test_what_is_said_of_an_advert_that_is_of_no_use(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("answered", "why", "said"),
+    [
+        (False, "No route to host", "firewall"),
+        (True, "Connection refused", "it has stopped or is restarting"),
+        (False, connect_reason(PeerRefusedError("x", "belongs to site hall")), "it is not used"),
+    ],
+)
+async def test_an_advert_of_no_use_is_said_once(
+    *, answered: bool, why: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING)
     address = BrokerAddress("10.0.0.9", 1883)
     advert = Advert("edge", "aa", "site", address, 1, (address.host,))
     watch = Watch("edge", "site", lambda _: None, Counter(), judge=answers_there)
-    one, where = _Name("aa"), str(address)
-    for reason in ("no answer (timed out)", "No route to host", "no answer (timed out)"):
-        watch.complain(one, advert, {where: reason})
-    (said,) = caplog.records
-    assert "firewall" in said.getMessage()
-    caplog.clear()
-    watch.complain(one, advert, {})
-    one.answered = True
-    watch.complain(one, advert, {where: "Connection refused"})
-    strange = connect_reason(PeerRefusedError("wrong_site", "belongs to site hall, not to site"))
-    watch.complain(_Name("stranger"), advert, {where: strange})
-    first, second = (record.getMessage() for record in caplog.records)
-    assert "it has stopped or is restarting" in first
-    assert "belongs to site hall" in second
-    assert second.endswith("it is not used")
-    lost = os.strerror(errno.ECONNREFUSED)
+    for reason in (why, why, "no answer (timed out)"):
+        watch.complain(_Name("aa", answered=answered), advert, {str(address): reason})
+    (record,) = caplog.records
+    assert said in record.getMessage()
+
+
+def test_a_broker_that_does_not_answer_is_said_with_the_hint() -> None:
+    lost, address = os.strerror(errno.ECONNREFUSED), BrokerAddress("10.0.0.9", 1883)
     assert "start a broker there" in with_hint(lost, address)
     assert "it has stopped or is restarting" in with_hint(lost, address, before=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_node.address import BrokerAddress, Cover, TlsFiles
-from fedagent_node.errors import JoinError
+from fedagent_node.errors import JoinError, LinkError, SettingError
 from fedagent_node.site.certificates import RevocationList
 from fedagent_node.site.tls import SiteTls
 from tests.fakes.links import Peer, broker, eventually, peer
@@ -46,6 +46,16 @@ async def test_members_of_a_site_are_let_in(
         await one.link.subscribe("t")
         assert one.link.publish("t", bytes(1000))
         await one.until(lambda: bool(one.heard))
+
+
+async def test_certificates_and_scheme_must_agree(tmp_path: Path, edge: SiteTls) -> None:
+    gone = replace(edge.files, ca=tmp_path / "none.pem")
+    with pytest.raises(LinkError, match="needs certificates"):
+        await Peer(ADDRESS, "one").link.start()
+    with pytest.raises(LinkError, match="takes no certificates"):
+        await Peer(replace(ADDRESS, scheme="mqtt"), "one", tls=edge.files).link.start()
+    with pytest.raises(SettingError, match=r"none\.pem"):
+        await Peer(ADDRESS, "one", tls=gone).link.start()
 
 
 class Bare:

@@ -49,12 +49,6 @@ def test_without_the_file_it_is_built_again(
     )
 
 
-def test_an_environment_that_is_not_active_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
-    command = how_to_add("report").partition(" install ")[0]
-    assert command.endswith((f"{sys.prefix}/bin/pip", "-m pip"))
-
-
 def test_no_hint_and_no_page_names_an_extra_by_the_bare_name() -> None:
     folders = ("agent", "coordinator", "deploy", "docs", "edge_aggregator", "protocol")
     bare = re.compile(r"install\W+fedagent\[")

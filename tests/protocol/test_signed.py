@@ -153,17 +153,13 @@ def test_what_an_edge_reports_of_an_agent_needs_its_claim() -> None:
     assert proved(honest)
     assert not proved(structs.replace(honest, proof=None))
     assert not proved(structs.replace(honest, agent=OTHER.id))
+    claim = claim_of(OTHER, WorkClaim.offered(OFFER, EDGE, ME.id).statement)
+    proof = proof_of(structs.replace(OFFER, claim=claim))
+    assert not proved(structs.replace(honest, proof=proof)), "an id is the hash of its key"
     more = structs.replace(honest.stats, num_samples=10**6)
     assert not proved(structs.replace(honest, stats=more))
     for changes in ({"run": "9" * 32}, {"round_": 8}, {"edge": "f" * 32}, {"task": "9" * 64}):
         assert not proved(honest, **changes)
-
-
-def test_an_edge_signs_in_no_devices_name_with_a_key_of_its_own() -> None:
-    """Money goes to an id, and an id is the hash of its key."""
-    claim = claim_of(OTHER, WorkClaim.offered(OFFER, EDGE, ME.id).statement)
-    proof = proof_of(structs.replace(OFFER, claim=claim))
-    assert not proved(structs.replace(outcome(), proof=proof))
 
 
 def test_late_work_is_claimed_for_the_round_that_pays_and_names_the_one_it_was_begun_in() -> None:

@@ -44,30 +44,6 @@ def test_an_id_is_safe_in_a_topic(bad: str) -> None:
         topics.check_id(bad)
 
 
-def _matches(pattern: str, topic: str) -> bool:
-    want, have = pattern.split("/"), topic.split("/")
-    for i, level in enumerate(want):
-        if level == "#":
-            return True
-        if i >= len(have) or level not in ("+", have[i]):
-            return False
-    return len(want) == len(have)
-
-
-def test_filters_reach_only_their_own() -> None:
-    mine, other = (
-        topics.agent_down("s", "a1", "e1", "order"),
-        topics.agent_down("s", "a2", "e1", "x"),
-    )
-    assert any(_matches(f, mine) for f in topics.agent_filters("s", "a1"))
-    assert not any(_matches(f, other) for f in topics.agent_filters("s", "a1"))
-    to_e2 = topics.agent_up("s", "a1", "e2", "hello")
-    assert not any(_matches(f, to_e2) for f in topics.edge_lan_filters("s", "e1"))
-    assert any(_matches(f, to_e2) for f in topics.edge_lan_filters("s", "e2"))
-    model = topics.model("s", "e1", "ab" * 32)
-    assert not any(_matches(f, model) for f in topics.agent_filters("s", "a1"))
-
-
 def test_only_beacons_are_heard_across_versions() -> None:
     beacon = topics.parse("fedagent/2/site/e/edge-1/beacon")
     assert (beacon.version, beacon.edge) == (2, "edge-1")

@@ -13,7 +13,6 @@ from fedagent_protocol.transfer import (
     Broadcast,
     CreditPool,
     Layout,
-    RangeList,
     Receiver,
     Sender,
     to_ranges,
@@ -208,16 +207,6 @@ def test_a_receiver_that_authorises_everything_goes_one_window_ahead_of_a_slow_o
             assert not [index for index in published if index >= slow + 4], "it is not silent yet"
 
 
-def test_a_chunk_that_is_asked_for_again_is_sent_again_within_the_window() -> None:
-    broadcast = Broadcast(Layout(100, 1))
-    broadcast.authorise("a", ((0, 4),), 0.0, asked_at=0.0)
-    assert [broadcast.next(0.1) for _ in range(5)] == [0, 1, 2, 3, None]
-    assert broadcast.authorise("a", ((0, 4),), 1.6, asked_at=1.6) == [0, 1, 2, 3]
-    broadcast.sent("a", 1.7)
-    assert broadcast.authorise("a", ((1, 4), (4, 5)), 1.8, asked_at=1.65) == [1, 2, 3]
-    assert broadcast.next(1.8) == 4
-
-
 def test_a_sender_honours_a_window_and_forgets_the_rest() -> None:
     sender = Sender(Layout(100, 1))
     for _ in range(3):
@@ -227,10 +216,15 @@ def test_a_sender_honours_a_window_and_forgets_the_rest() -> None:
     assert [sender.next() for _ in range(9)] == [*range(8), None]
 
 
-@given(count=st.integers(1, 60), receivers=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
+@given(
+    count=st.integers(1, 60),
+    receivers=st.integers(1, 4),
+    asks=st.sampled_from(["all", "not there", "went out"]),
+    seed=st.integers(0, 2**32 - 1),
+)
 @settings(max_examples=100, deadline=None)
-def test_a_greedy_receiver_keeps_the_model_from_nobody(
-    count: int, receivers: int, seed: int
+def test_one_that_asks_for_all_or_for_nothing_of_use_keeps_the_model_from_nobody(
+    count: int, receivers: int, asks: str, seed: int
 ) -> None:
     rng = random.Random(seed)
     layout = Layout(count, 1)
@@ -241,7 +235,9 @@ def test_a_greedy_receiver_keeps_the_model_from_nobody(
         if all(end.complete for end in ends.values()):
             break
         now += 0.05
-        broadcast.authorise("greedy", ((rng.randrange(count), 65_536),), now)
+        first = {"all": rng.randrange(count), "not there": 65_000, "went out": 0}[asks]
+        last = 65_536 if asks == "all" else first + 1
+        broadcast.authorise("greedy", ((first, last),), now)
         for name, end in ends.items():
             # Slow ones are silent for long.
             asked = end.ask(now) if rng.random() < 0.2 else ()
@@ -252,19 +248,3 @@ def test_a_greedy_receiver_keeps_the_model_from_nobody(
                 if rng.random() < 0.9:
                     end.accept(index, 1, now)
     assert all(end.complete for end in ends.values())
-
-
-@pytest.mark.parametrize("asks", [((65_000, 65_001),), ((0, 1),)], ids=["not there", "went out"])
-def test_one_that_asks_for_nothing_of_use_keeps_the_model_from_nobody(asks: RangeList) -> None:
-    layout = Layout(40, 1)
-    end = Receiver(layout, window=4)
-    broadcast = Broadcast(layout)
-    now = 0.0
-    while not end.complete and now < 10.0:
-        now += 0.1
-        broadcast.authorise("stingy", asks, now)
-        if asked := end.ask(now):
-            broadcast.authorise("honest", asked, now)
-        while (index := broadcast.next(now)) is not None:
-            end.accept(index, 1, now)
-    assert end.complete
