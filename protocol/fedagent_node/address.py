@@ -8,7 +8,7 @@ import socket
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 from urllib.parse import unquote
 
 from .errors import COVER, AddressError, SettingError
@@ -80,16 +80,6 @@ class BrokerAddress:
         """Return the form that `parse` reads, without the user; without TLS ``host:port``."""
         place = at_port(self.host, self.port)
         return place if self.scheme == "mqtt" else f"mqtts://{place}"
-
-
-class Cover(Protocol):
-    """What encrypts a connection to a broker."""
-
-    def client_context(self) -> ssl.SSLContext:
-        """Return a context that shows our certificate and checks the broker's."""
-
-    def check_peer(self, peer: socket.socket) -> None:
-        """Raise `PeerRefusedError` if who answered is another than expected."""
 
 
 class TellingObject(ssl.SSLObject):

@@ -23,9 +23,9 @@ from paho.mqtt.reasoncodes import ReasonCode
 from fedagent_node.site.tls import Towards, named
 from fedagent_protocol.errors import safe_text
 
-from .address import BrokerAddress, Cover, with_hint
+from .address import BrokerAddress, with_hint
 from .errors import LinkError, SubscribeRefusedError, connect_reason, tls_refusal
-from .network import Backoff, connected
+from .network import Backoff, Cover, connected
 from .paho_client import Client
 
 _log = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import ifaddr
 import psutil
 
-from .errors import connect_reason
+from .errors import LinkError, connect_reason
 
 ANSWER_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
@@ -118,13 +118,11 @@ def _version(host: str) -> int:
 
 
 def owns_port(pid: int, port: int) -> bool:
-    """Return whether a process listens on a port; True where that cannot be seen."""
+    """Return whether a process of ours listens on a port."""
     try:
         connections = psutil.Process(pid).net_connections("tcp")
     except psutil.NoSuchProcess:
         return False
-    except psutil.Error:
-        return True
     return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
 
 
@@ -204,12 +202,26 @@ async def connected(
         del last  # it leads to this frame: the context would wait for the collector
 
 
-async def refusal(host: str, port: int) -> str:
-    """Return why no connection is accepted there, in a few words; empty if one is."""
+class Cover(Protocol):
+    """What encrypts a connection to a broker."""
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return a context that shows our certificate and checks the broker's."""
+
+    def check_peer(self, peer: socket.socket) -> None:
+        """Raise `PeerRefusedError` if who answered is another than expected."""
+
+
+async def refusal(host: str, port: int, cover: Cover | None = None) -> str:
+    """Return why nobody is there, or another than the cover asks for; empty if all is well."""
     try:
-        async with asyncio.timeout(ANSWER_S):
-            (await connected(host, port, None)).close()
-    except OSError as error:
+        if cover is None:
+            async with asyncio.timeout(ANSWER_S):
+                (await connected(host, port, None)).close()
+        else:
+            with await connected(host, port, cover.client_context(), verdict=False) as found:
+                cover.check_peer(found)
+    except (OSError, LinkError) as error:
         return connect_reason(error)
     return ""
 

@@ -22,7 +22,7 @@ from msgspec import structs
 
 from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.discovery.advert import Advert
-from fedagent_node.discovery.announcing import Discovery, answers_there
+from fedagent_node.discovery.announcing import Discovery
 from fedagent_node.site import CERT_FILE, FOLDER
 from fedagent_node.site.certificates import Role, common_name
 from fedagent_node.site.membership import Membership, Renew
@@ -32,7 +32,7 @@ from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import Hello, PeerDeliver, PeerSend, kind
 
-from .address import BrokerAddress, Cover, TlsFiles
+from .address import BrokerAddress, TlsFiles
 from .data_dir import Identity, count_start, hold_data_dir, load_or_create, store_starts
 from .driver import Core, Driver, Jobs, Store
 from .effects import Connect, Emit, Input, LinkDown, LinkUp, Revoked, Send, TakenOver, Warn
@@ -40,6 +40,7 @@ from .envelope import Gate
 from .errors import COVER, NotEnrolledError, SettingError
 from .jobs import JobQueue
 from .link import Arrival, Link
+from .network import Cover, refusal
 from .process import Systemd, keep_collecting, watch_loop
 from .settings import BrokerConfig, NodeConfig
 
@@ -400,9 +401,11 @@ class Shell:
         return next((str(one.address) for one in links), "")
 
     async def _judge(self, advert: Advert) -> str:
-        if self.site is None or advert.address.scheme == "mqtt":
-            return await answers_there(advert)
-        return await self.site.answers_there(advert)
+        """Return why who answers at an advert's address is not who it names; empty if it is."""
+        where, cover = advert.address, None
+        if self.site is not None and where.scheme == "mqtts":
+            cover = self.site.towards(advert.role, "broker", ids=lambda: (advert.id,))
+        return await refusal(where.host, where.port, cover)
 
     def send(self, send: Send) -> bool:
         """Send on the link that the route names."""

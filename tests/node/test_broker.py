@@ -11,12 +11,12 @@ import psutil
 import pytest
 
 from fedagent_node.broker import process as broker_module
-from fedagent_node.broker.process import Broker, BrokerSpec, answers, choose_kind
+from fedagent_node.broker.process import Broker, BrokerSpec, choose_kind
 from fedagent_node.errors import (
     SettingError,
 )
 from fedagent_node.network import bindable
-from tests.fakes.links import broker, eventually
+from tests.fakes.links import broker, eventually, peer
 
 PARENT = """
 import asyncio, sys
@@ -111,5 +111,6 @@ async def test_an_embedded_broker_closes_connections_that_say_nothing_sensible(
             with pytest.raises(asyncio.IncompleteReadError):
                 await asyncio.wait_for(reader.readexactly(1), 60)
             writer.close()
-        assert await answers(b.address)
+        async with peer(b.address, "honest"):
+            pass
         assert b.counters["restarts"] == 0

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_node.address import BrokerAddress, Cover, TlsFiles
+from fedagent_node.address import BrokerAddress, TlsFiles
 from fedagent_node.errors import JoinError, LinkError, SettingError
+from fedagent_node.network import Cover
 from fedagent_node.site.certificates import RevocationList
 from fedagent_node.site.tls import SiteTls
 from tests.fakes.links import Peer, broker, eventually, peer

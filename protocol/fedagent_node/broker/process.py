@@ -19,7 +19,6 @@ from fedagent_node.data_dir import store_port, stored_port
 from fedagent_node.discovery.advert import LOOPBACK, reach
 from fedagent_node.errors import COVER, BrokerStartError, LinkError, SettingError
 from fedagent_node.network import (
-    ANSWER_S,
     Backoff,
     bindable,
     free_port,
@@ -29,7 +28,7 @@ from fedagent_node.network import (
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.extras import how_to_add
 
-from .mosquitto import config_path, connect_packet, cut_sessions, mosquitto_program, write_files
+from .mosquitto import config_path, cut_sessions, mosquitto_program, write_files
 from .spec import BrokerSpec
 
 __all__ = ["Broker", "BrokerSpec"]
@@ -40,8 +39,6 @@ Kind = Literal["mosquitto", "embedded"]
 
 READY_S = 15.0
 STOP_S = 3.0
-_CONNACK = b"\x20\x02\x00\x00"
-_DISCONNECT = b"\xe0\x00"
 _GIVES_BACK = {"MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "131072"}
 """glibc keeps what a flood took, unless it is told not to learn from it."""
 
@@ -251,7 +248,7 @@ class Broker:
             return False
         self._broker_pid = int(line)
         while process.returncode is None:
-            if await answers(self.address) and owns_port(self._broker_pid, self._port):
+            if owns_port(self._broker_pid, self._port):
                 return True
             await asyncio.sleep(0.02)
         return False
@@ -314,22 +311,3 @@ def choose_kind(kind: str) -> Kind:
         "embedded": how_to_add("edge"),
     }.get(kind, f"install mosquitto, or the embedded broker: {how_to_add('edge')}")
     raise SettingError("broker", f"no {kind} broker is installed here", hint)
-
-
-async def answers(address: BrokerAddress) -> bool:
-    """Return whether an MQTT broker accepts a CONNECT there; with TLS, a connection."""
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            reader, writer = await asyncio.open_connection(address.host, address.port)
-            try:
-                if address.scheme == "mqtts":
-                    return True
-                writer.write(connect_packet(f"probe-{os.getpid()}"))
-                reply = await reader.readexactly(len(_CONNACK))
-                writer.write(_DISCONNECT)
-                await writer.drain()
-                return reply == _CONNACK
-            finally:
-                writer.close()
-    except (OSError, TimeoutError, asyncio.IncompleteReadError):
-        return False

@@ -14,10 +14,8 @@ from fedagent_node.site.reading import read_certificate, read_crl
 from fedagent_node.site.tls import SiteTls
 from fedagent_protocol.errors import FedagentError
 
-RETRY_S = 60.0
-"""Longest pause between two attempts to renew."""
-LOOK_S = 3600.0
-"""Longest sleep before a renewal: clocks are set, and laptops sleep."""
+LOOK_S = 60.0
+"""How often it is looked whether to renew: clocks are set, and laptops sleep."""
 _REFUSALS = {
     "expired": Refusal.EXPIRED,
     "not_yet": Refusal.EXPIRED,
@@ -106,8 +104,8 @@ class Membership:
         """Renew the certificate at two thirds of its life, for ever."""
         failed = 0
         while True:
-            await asyncio.sleep(self._pause(failed))
             own = self.site.credentials.certificate
+            await asyncio.sleep(min(LOOK_S, (own.not_after - own.not_before) / 20))
             if time.time() < own.renew_at:
                 continue
             try:
@@ -128,9 +126,3 @@ class Membership:
             until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now.not_after))
             _log.info("the certificate was renewed and is valid until %s", until)
             await self._on_change(frozenset())
-
-    def _pause(self, failed: int) -> float:
-        own = self.site.credentials.certificate
-        if failed:
-            return min(RETRY_S, (own.not_after - own.not_before) / 20)
-        return min(LOOK_S, max(0.05, own.renew_at - time.time()))

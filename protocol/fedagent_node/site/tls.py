@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedagent_node.address import TlsFiles
-from fedagent_node.discovery.advert import Advert
-from fedagent_node.errors import LinkError, PeerRefusedError, connect_reason
-from fedagent_node.network import connected
+from fedagent_node.errors import LinkError, PeerRefusedError
 from fedagent_node.site.certificates import LETTERS, Role
 from fedagent_node.site.credentials import Credentials, load_credentials
 from fedagent_protocol.errors import safe_text
@@ -60,18 +58,6 @@ class SiteTls:
             # rest is (C1).
             context.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
         return context
-
-    async def answers_there(self, advert: Advert) -> str:
-        """Return why who answers at an advert's address is not who it names; empty if it is."""
-        cover = self.towards(advert.role, "broker", ids=lambda: (advert.id,))
-        where = advert.address
-        try:
-            found = await connected(where.host, where.port, cover.client_context(), verdict=False)
-            with found:
-                cover.check_peer(found)
-        except (OSError, LinkError) as exc:
-            return connect_reason(exc)
-        return ""
 
     def towards(
         self,
