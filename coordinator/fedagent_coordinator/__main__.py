@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedagent_coordinator.books.schema import DAMAGE, DATABASE, refused_by_disk
 from fedagent_node.errors import LinkError
-from fedagent_node.process import end, return_freed_memory, start, trim_now_and_again
+from fedagent_node.process import end, return_freed_memory, start
 from fedagent_protocol.errors import RegistryError, is_disk_error
 from fedagent_task.errors import TaskError
 
@@ -23,7 +23,6 @@ _log = logging.getLogger("fedagent_coordinator")
 def main() -> int:
     """Run one coordinator; return its exit code."""
     return_freed_memory()
-    trim_now_and_again()
     return start("coordinator", CoordinatorConfig.load, run, EXIT_CODES)
 
 

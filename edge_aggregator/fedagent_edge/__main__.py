@@ -9,7 +9,7 @@ from fedagent_node.errors import (
     JoinError,
     LinkError,
 )
-from fedagent_node.process import end, return_freed_memory, start, trim_now_and_again
+from fedagent_node.process import end, return_freed_memory, start
 from fedagent_node.settings import SettingError
 from fedagent_protocol.errors import is_disk_error
 
@@ -31,7 +31,6 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
 def main() -> int:
     """Run until SIGTERM, SIGINT, or the end of the parent; return the exit code."""
     return_freed_memory()
-    trim_now_and_again()
     return start("edge", EdgeConfig.load, run, EXIT_CODES)
 
 

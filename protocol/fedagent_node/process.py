@@ -148,45 +148,34 @@ MAP_FROM_BYTES = 512 * 1024
 TRIM_BYTES = 1024 * 1024
 
 
-def return_freed_memory() -> bool:
-    """Have glibc map what is larger than a chunk, and keep few and short heaps; False without it.
-
-    By default the first large block that is freed raises the threshold, after which
-    whole models come from heaps that fragment and never shrink. Chunks do come from
-    the heap: mapping each of them again costs more than all the rest of a round.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return False
-    settings = {M_MMAP_THRESHOLD: MAP_FROM_BYTES, M_TRIM_THRESHOLD: TRIM_BYTES, M_ARENA_MAX: 2}
-    taken = [mallopt(name, value) == 1 for name, value in settings.items()]
-    return all(taken)
-
-
 TRIM_EVERY_S = 1.0
 """A trim takes 0.2 ms; what a round needed for a moment is spread over many pages."""
 
 
-def trim_now_and_again(every_s: float = TRIM_EVERY_S) -> bool:
-    """Have a thread give back the pages of the heap that nothing uses; False without glibc.
+def return_freed_memory() -> None:
+    """Have glibc keep few and short heaps, and a thread give back their pages that nothing uses.
 
-    Blocks that live for years lie between those of a round, and by default glibc gives back
-    only what is free at the end of the heap: under faults a coordinator grew by megabytes an
-    hour although it used no more of them.
+    By default the first large block that is freed raises the threshold, after which
+    whole models come from heaps that fragment and never shrink. Chunks do come from
+    the heap: mapping each of them again costs more than all the rest of a round. Blocks that
+    live for years lie between those of a round, and by default glibc gives back only what is
+    free at the end of the heap: under faults a coordinator grew by megabytes an hour.
     """
     try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError):
-        return False
+        libc = ctypes.CDLL(None)
+        mallopt, trim = libc.mallopt, libc.malloc_trim
+    except (AttributeError, OSError):  # another library
+        return
+    settings = {M_MMAP_THRESHOLD: MAP_FROM_BYTES, M_TRIM_THRESHOLD: TRIM_BYTES, M_ARENA_MAX: 2}
+    for name, value in settings.items():
+        mallopt(name, value)
 
     def work() -> None:
         while True:
-            time.sleep(every_s)
+            time.sleep(TRIM_EVERY_S)
             trim(0)
 
     threading.Thread(target=work, name="trim", daemon=True).start()
-    return True
 
 
 class Systemd:

@@ -101,19 +101,6 @@ async def test_who_does_not_get_on_is_not_pinged_for(
     assert counters == {"loop_stalls": 1, "work_stalls": 1}
 
 
-def test_who_nobody_waits_for_says_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    assert not Systemd().tell("READY=1")
-    # Another process's watchdog, and a socket that is gone.
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
-    monkeypatch.setenv("WATCHDOG_USEC", "1000000")
-    monkeypatch.setenv("WATCHDOG_PID", "1")
-    systemd = Systemd()
-    assert systemd.ping_s is None
-    assert not systemd.tell("READY=1")
-    assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} & os.environ.keys()
-
-
 def test_what_does_not_get_on_is_named(tmp_path: Path) -> None:
     now, due = time.monotonic(), 0.0
 
