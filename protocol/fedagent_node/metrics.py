@@ -36,8 +36,8 @@ MODEL_METRICS = frozenset(
 class Metrics(Collector):
     """The metrics of one process: fed by its events, and by `read`, which is asked in a thread.
 
-    `read` returns the counters of the role, with those of each link and of the broker by their
-    name, and which link is up.
+    `read` returns the counters of the role, in which those of a link or of the broker begin with
+    its name, and which link is up.
     """
 
     def __init__(
@@ -99,24 +99,12 @@ class Metrics(Collector):
         """Yield what was counted until now."""
         counters, links = self._read()
         own = CounterMetricFamily("fedagent_counts", "Counters of the role.", labels=["name"])
-        of_broker = CounterMetricFamily(
-            "fedagent_broker_counts", "Counters of the own broker.", labels=["name"]
-        )
+        for key, value in dict(counters).items():
+            own.add_metric([key], value)
         up = GaugeMetricFamily("fedagent_link_up", "Whether a link is up.", labels=["link"])
-        of_link = CounterMetricFamily(
-            "fedagent_link_counts", "Counters of a link.", labels=["link", "name"]
-        )
         for link, connected in links.items():
             up.add_metric([link], connected)
-        for key, value in dict(counters).items():
-            link = next((name for name in links if key.startswith(f"{name}_")), "")
-            if link:
-                of_link.add_metric([link, key.removeprefix(f"{link}_")], value)
-            elif key.startswith("broker_"):
-                of_broker.add_metric([key.removeprefix("broker_")], value)
-            else:
-                own.add_metric([key], value)
-        yield from (own, of_broker, up, of_link)
+        yield from (own, up)
 
     async def serve(self, host: str, port: int) -> Callable[[], "asyncio.Future[None]"]:
         """Serve the page; return what ends that.

@@ -44,7 +44,8 @@ def test_every_role_tells_what_it_counted(tmp_path: Path) -> None:
     assert found["agent-0"]["fedagent_updates_total", "ordered"] == 4
     for name, values in found.items():
         assert values["process_resident_memory_bytes",] > 1e7, name
-        sent = [v for key, v in values.items() if key[0] == "fedagent_link_counts_total"]
+        counts = [(key, v) for key, v in values.items() if key[0] == "fedagent_counts_total"]
+        sent = [v for (_, name), v in counts if name.endswith("_sent_bytes")]
         assert sum(sent) > 1000, f"{name} counts no bytes"
     lines = [json.loads(line) for line in coordinator.log.read_text().splitlines()]
     assert any("metrics at http" in line["text"] for line in lines)
