@@ -33,18 +33,18 @@ _INNER = re.compile(
 
 def lan_addresses() -> list[str]:
     """Return the IPv4 addresses of real networks: no loopback, link-local or containers."""
-    return [
-        str(address.ip)
+    found = [
+        ipaddress.ip_address(str(one.ip))
         for adapter in ifaddr.get_adapters()
-        if not is_inner(adapter.name)
-        for address in adapter.ips
-        if address.is_IPv4 and _is_real(str(address.ip))
+        if not _INNER.match(adapter.name)
+        for one in adapter.ips
+        if one.is_IPv4
     ]
-
-
-def is_inner(card: str) -> bool:
-    """Return whether a network card is one of containers or virtual machines, by its name."""
-    return _INNER.match(card) is not None
+    return [
+        str(one)
+        for one in found
+        if not (one.is_loopback or one.is_link_local or one.is_unspecified)
+    ]
 
 
 def is_own(host: str) -> bool:
@@ -103,11 +103,6 @@ def _own_networks() -> list[ipaddress.IPv4Interface]:
         for address in adapter.ips
         if address.is_IPv4
     ]
-
-
-def _is_real(host: str) -> bool:
-    address = ipaddress.ip_address(host)
-    return not (address.is_loopback or address.is_link_local or address.is_unspecified)
 
 
 def _version(host: str) -> int:

@@ -193,7 +193,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ) from error
         if self.enrolled and "://" not in text and not (is_loopback(address.host) or self.insecure):
             address = replace(address, scheme="mqtts")
-        if not self._fits(address):
+        covered = self.tls is not None or (self.enrolled and address.scheme == "mqtts")
+        if covered != (address.scheme == "mqtts"):
             hint = "mqtts:// needs --join or tls = {ca, cert, key}, mqtt:// takes none"
             raise SettingError(key, f"{address} does not match the certificate settings", hint)
         address.check_cover(insecure=self.insecure, key=key)
@@ -239,11 +240,6 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if given.role != role:
             hint = f"invite it again: `fedagent devices invite NAME --role {role}`"
             raise SettingError("join", f"is for an {given.role}, but this is an {role}", hint)
-
-    def _fits(self, address: BrokerAddress) -> bool:
-        if self.tls is not None:
-            return address.scheme == "mqtts"
-        return address.scheme == "mqtt" or self.enrolled
 
 
 class BrokerConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):

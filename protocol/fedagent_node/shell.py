@@ -93,9 +93,8 @@ class Shell:
         self.directory = Path(config.data_dir)
         self.tls: TlsFiles | None = config.tls.files() if config.tls is not None else None
         """Certificate files that somebody made by hand; they go before those of the site."""
-        self.site: SiteTls | None = None
-        """TLS of the site that this role joined."""
         self.membership: Membership | None = None
+        """In the site that this role joined."""
         self.stop = asyncio.Event()
         """Set to end the process in good order."""
         self.id = ""
@@ -323,12 +322,16 @@ class Shell:
 
         Its certificate is renewed for as long as this process lives.
         """
-        self.site = SiteTls.of(self.directory) if self.tls is None else None
-        if self.site is None:
-            return
-        member = Membership(self.directory, self.site, self.links, self._site_changed)
-        self.membership = self.gate.certifier = member
-        self.spawn(member.keep(renew), "renew-certificate")
+        site = SiteTls.of(self.directory) if self.tls is None else None
+        if site is not None:
+            member = Membership(self.directory, site, self.links, self._site_changed)
+            self.membership = self.gate.certifier = member
+            self.spawn(member.keep(renew), "renew-certificate")
+
+    @property
+    def site(self) -> SiteTls | None:
+        """TLS of the site that this role joined."""
+        return self.membership.site if self.membership is not None else None
 
     async def _site_changed(self, revoked: Collection[str]) -> None:
         """Have broker and gate take the files of the site that are new; cut who was revoked."""
@@ -343,14 +346,13 @@ class Shell:
 
     async def take_revocations(self, crl: bytes) -> None:
         """Keep out who is on a list of the revoked, and tell the core, if it is a newer one."""
-        member = self.membership
-        if member is not None and await member.take(crl):
-            self.receive(Revoked(member.number, member.revoked, crl))
+        if self.membership is not None and await self.membership.take(crl):
+            self.tell_revocations()
 
     def tell_revocations(self) -> None:
-        """Tell the core of the list that holds at the start; it needs none outside of a site."""
-        if self.membership is not None and self.site is not None:
-            path = self.site.credentials.crl
+        """Tell the core of the list that holds; it needs none outside of a site."""
+        if self.membership is not None:
+            path = self.membership.site.credentials.crl
             crl = path.read_bytes() if path.exists() else b""
             self.receive(Revoked(self.membership.number, self.membership.revoked, crl))
 
