@@ -145,16 +145,16 @@ def _socket(listen: str) -> socket.socket:
     return sock
 
 
-async def look_up(
-    host: str, port: int | None, family: int = socket.AF_UNSPEC
-) -> list[tuple[Any, ...]]:
+async def _look_up(host: str, port: int) -> list[tuple[Any, ...]]:
     """Return what `socket.getaddrinfo` finds, in a thread that no end of the process waits for."""
     found: Future[list[tuple[Any, ...]]] = Future()
 
     def work() -> None:
         found.set_running_or_notify_cancel()
         try:
-            found.set_result(list(socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)))
+            found.set_result(
+                list(socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM))
+            )
         except (OSError, ValueError) as error:
             found.set_exception(error)
 
@@ -170,7 +170,7 @@ async def connected(
     With `verdict` the other end has had its say about our certificate as well.
     """
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
-        found = await look_up(host, port)
+        found = await _look_up(host, port)
     last = OSError("no address")
     for family, kind, proto, _, where in found:
         sock = socket.socket(family, kind, proto)

@@ -3,6 +3,7 @@
 Every error is one line that names the key and the hint.
 """
 
+import ipaddress
 import os
 import tomllib
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.option import Declared, Option, declared
 from fedagent_protocol.topics import check_id
 
-from .address import BrokerAddress, TlsFiles, at_port, is_loopback
+from .address import BrokerAddress, TlsFiles, is_loopback
 from .errors import AddressError, JoinError
 from .errors import SettingError as SettingError  # noqa: PLC0414 - offered here too
 
@@ -294,11 +295,10 @@ def _listen_host(listen: str) -> str:
     """Return the address to listen on; IPv6 may come in brackets, as in a URL."""
     host = listen[1:-1] if listen.startswith("[") and listen.endswith("]") else listen
     try:
-        BrokerAddress.parse(at_port(host, 1))
-    except AddressError as error:
+        return host if host == "localhost" else str(ipaddress.ip_address(host))
+    except ValueError as error:
         hint = "write an address without a port, e.g. 127.0.0.1, ::1 or 0.0.0.0"
         raise SettingError("listen", f"not an address: {listen[:80]!r}", hint) from error
-    return host
 
 
 def with_password(

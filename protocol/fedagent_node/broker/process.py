@@ -123,10 +123,7 @@ class Broker:
 
     def _places(self) -> list[str]:
         """Return where others reach it; where we do if that is nowhere else."""
-        try:
-            hosts = reach(self.spec.listen, lan_addresses()).hosts
-        except ValueError:  # a name
-            hosts = ()
+        hosts = reach(self.spec.listen, lan_addresses()).hosts
         own = self.address
         return [str(BrokerAddress(host, own.port, own.scheme)) for host in hosts] or [str(own)]
 

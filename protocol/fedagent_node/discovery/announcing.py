@@ -5,11 +5,8 @@ known form in `advert`, and who is behind it is found out on the connection.
 """
 
 import asyncio
-import ipaddress
 import logging
-import socket
 from collections import Counter
-from contextlib import suppress
 from typing import Any, Literal
 
 from zeroconf import IPVersion, Zeroconf
@@ -19,7 +16,6 @@ from fedagent_node.address import is_loopback, is_wildcard
 from fedagent_node.network import (
     is_own,
     lan_addresses,
-    look_up,
     multicast_works,
     refusal,
     shares_network,
@@ -97,7 +93,7 @@ class Discovery:
         `listen` is where the broker listens, from which follows what is announced and where;
         None for one that is shared or not on this machine: its address is given as it is.
         """
-        self._advertised = (advert, listen if listen is None else await _resolved(listen))
+        self._advertised = (advert, listen)
         self._warn_if_gone()
         if self.available:
             await self._announce()
@@ -223,17 +219,6 @@ class Discovery:
 
     def _interfaces(self) -> list[str]:
         return [LOOPBACK] if self._scope == "loopback" else [*lan_addresses(), LOOPBACK]
-
-
-async def _resolved(listen: str) -> str:
-    with suppress(ValueError):
-        return str(ipaddress.ip_address(listen or "0.0.0.0"))  # noqa: S104 - compared, not bound
-    try:
-        found = await look_up(listen, None, socket.AF_INET)
-    except OSError as error:
-        _log.warning("%s cannot be announced: %s; %s", listen, error, HINT)
-        return "::"
-    return str(found[0][4][0])
 
 
 async def _cancelled(work: "asyncio.Future[Any] | None") -> None:

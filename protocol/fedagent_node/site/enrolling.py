@@ -175,7 +175,15 @@ async def join_first(
         invited = given.fingerprint.hex() if isinstance(given, Invitation) else ""
         if invited not in ("", fingerprint(credentials.ca_der)):
             raise JoinError("elsewhere")
-        await _renew_if_ended(shell, identity, credentials)
+        now = credentials.judged_time()
+        if now is None or now < credentials.certificate.not_after:
+            return  # while it holds, it is renewed beside the work
+        try:
+            await renew(shell.directory, identity)
+        except JoinUnreachableError as error:
+            _log.warning(
+                "%s: the certificate has expired and is not renewed yet: %s", shell.id, error
+            )
         return
     if config.tls is not None or not (given or must):
         return
@@ -235,16 +243,6 @@ async def renew(directory: Path, identity: Identity) -> Credentials:
                 return _store(directory, identity, answer, (place, *answer.services))
             failure = JoinError("forgotten")
     raise failure or JoinUnreachableError("an unknown address", "no address is known")
-
-
-async def _renew_if_ended(shell: Shell, identity: Identity, credentials: Credentials) -> None:
-    now = credentials.judged_time()
-    if now is None or now < credentials.certificate.not_after:
-        return  # while it holds, it is renewed beside the work
-    try:
-        await renew(shell.directory, identity)
-    except JoinUnreachableError as error:
-        _log.warning("%s: the certificate has expired and is not renewed yet: %s", shell.id, error)
 
 
 def _store(
