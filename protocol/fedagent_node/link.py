@@ -8,7 +8,6 @@ application asks again.
 import asyncio
 import logging
 import secrets
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -264,7 +263,9 @@ class Link:
         try:
             # An address that was this machine's own may have become another's.
             self.address.check_cover(insecure=self._insecure)
-            self._client.ready_socket = await self._reached()
+            sock = await connected(self.address.host, self.address.port, self._tls)
+            self.peer = named(sock)[1]
+            self._client.ready_socket = sock
             self._client.reconnect()
         except (OSError, ValueError, LinkError) as exc:
             self.counters["failed_connects"] += 1
@@ -282,21 +283,6 @@ class Link:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_S):
                     await self._broken.wait()
-
-    async def _reached(self) -> socket.socket:
-        """Return a connection; with TLS, to who may be there: nothing was sent before."""
-        where = self.address
-        # A context of its own: certificates may be newer than those of the last connection.
-        context = self._tls.client_context() if self._tls is not None else None
-        sock = await connected(where.host, where.port, context)
-        try:
-            if self._tls is not None:
-                self._tls.check_peer(sock)
-                self.peer = named(sock)[1]
-        except BaseException:
-            sock.close()
-            raise
-        return sock
 
     def _count_refusal(self, exc: Exception) -> None:
         refused = tls_refusal(exc)

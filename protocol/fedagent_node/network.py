@@ -162,13 +162,26 @@ async def _look_up(host: str, port: int) -> list[tuple[Any, ...]]:
     return await asyncio.wrap_future(found)
 
 
-async def connected(
-    host: str, port: int, context: ssl.SSLContext | None, *, verdict: bool = True
-) -> socket.socket:
-    """Return a non-blocking socket that is connected, encrypted where a context is given.
+class Cover(Protocol):
+    """What encrypts a connection to a broker."""
 
-    With `verdict` the other end has had its say about our certificate as well.
+    def client_context(self) -> ssl.SSLContext:
+        """Return a context that shows our certificate and checks the broker's."""
+
+    def check_peer(self, peer: socket.socket) -> None:
+        """Raise `PeerRefusedError` if who answered is another than expected."""
+
+
+async def connected(
+    host: str, port: int, cover: Cover | None, *, verdict: bool = True
+) -> socket.socket:
+    """Return a non-blocking socket that is connected, encrypted where there is a cover.
+
+    Nothing was sent yet, and who answered is who the cover asks for. With `verdict` the other
+    end has had its say about our certificate as well.
     """
+    # A context of its own: certificates may be newer than those of the last connection.
+    context = cover.client_context() if cover is not None else None
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         found = await _look_up(host, port)
     last = OSError("no address")
@@ -188,34 +201,26 @@ async def connected(
             sock.close()
             raise
         else:
-            if context is None:
+            if cover is None or context is None:
                 return sock
-            return await _encrypted(sock, context, host, verdict=verdict)
+            secure = await _encrypted(sock, context, host, verdict=verdict)
+            try:
+                cover.check_peer(secure)
+            except BaseException:
+                secure.close()
+                raise
+            return secure
     try:
         raise last
     finally:
         del last  # it leads to this frame: the context would wait for the collector
 
 
-class Cover(Protocol):
-    """What encrypts a connection to a broker."""
-
-    def client_context(self) -> ssl.SSLContext:
-        """Return a context that shows our certificate and checks the broker's."""
-
-    def check_peer(self, peer: socket.socket) -> None:
-        """Raise `PeerRefusedError` if who answered is another than expected."""
-
-
 async def refusal(host: str, port: int, cover: Cover | None = None) -> str:
     """Return why nobody is there, or another than the cover asks for; empty if all is well."""
     try:
-        if cover is None:
-            async with asyncio.timeout(ANSWER_S):
-                (await connected(host, port, None)).close()
-        else:
-            with await connected(host, port, cover.client_context(), verdict=False) as found:
-                cover.check_peer(found)
+        async with asyncio.timeout(ANSWER_S if cover is None else None):
+            (await connected(host, port, cover, verdict=False)).close()
     except (OSError, LinkError) as error:
         return connect_reason(error)
     return ""
