@@ -1,8 +1,7 @@
 """One table of who may read and write what, held against both brokers over TLS and in plain."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from itertools import product
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_node.broker.acl import AccessList, covers
-from fedagent_node.broker.process import Broker
 from fedagent_node.errors import SubscribeRefusedError
 from fedagent_node.site.certificates import Role
 from fedagent_protocol import topics
@@ -31,18 +29,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Members:
     return Members(tmp_path_factory.mktemp("home"))
 
 
-def name_of(home: Members, name: str) -> str:
-    return home.member(name, kinds()[name]).credentials.certificate.name
-
-
-def kinds() -> dict[str, Role]:
-    return {
-        "agent": "agent",
-        "other-agent": "agent",
-        "edge": "edge",
-        "other-edge": "edge",
-        "coordinator": "coordinator",
-    }
+KINDS: dict[str, Role] = {
+    "agent": "agent",
+    "other-agent": "agent",
+    "edge": "edge",
+    "other-edge": "edge",
+    "coordinator": "coordinator",
+}
 
 
 def all_topics(ids: dict[str, str]) -> list[str]:
@@ -62,33 +55,6 @@ def all_topics(ids: dict[str, str]) -> list[str]:
     return [*found, topics.coordinator_beacon(SITE, ids["coordinator"])]
 
 
-@asynccontextmanager
-async def certified(
-    kind: str, folder: Path, home: Members, owner: str
-) -> AsyncIterator[tuple[Broker, dict[str, Peer]]]:
-    """A broker of the owner's, and everybody connected to it."""
-    own = home.member(owner, kinds()[owner])
-    names = {each: home.member(each, role) for each, role in kinds().items()}
-    async with AsyncExitStack() as stack:
-        b = await stack.enter_async_context(
-            broker(
-                kind,
-                folder,
-                tls=own.files,
-                certified=True,
-                owner=own.credentials.certificate.name,
-                site=SITE,
-            )
-        )
-        peers = {
-            each: await stack.enter_async_context(
-                peer(b.address, f"mine-{each}", tls=member.towards(kinds()[owner]))
-            )
-            for each, member in names.items()
-        }
-        yield b, peers
-
-
 async def _subscribed(one: Peer, each: str) -> None:
     try:
         await one.link.subscribe(each)
@@ -100,12 +66,23 @@ async def _subscribed(one: Peer, each: str) -> None:
 async def test_a_broker_delivers_what_the_table_allows_and_nothing_else(
     kind: str, owner: str, tmp_path: Path, home: Members
 ) -> None:
-    names = {each: name_of(home, each) for each in kinds()}
+    members = {each: home.member(each, role) for each, role in KINDS.items()}
+    names = {each: one.credentials.certificate.name for each, one in members.items()}
     ids = {each: name[2:] for each, name in names.items()}
     table = AccessList(SITE, (names[owner],))
     known = all_topics(ids)
     sneaky = ["#", "$SYS/#", "+/+/+/#", f"{ROOT}/{SITE}/a/+/up/#", f"{ROOT}/{SITE}/a/#"]
-    async with certified(kind, tmp_path, home, owner) as (b, peers):
+    spec = {"certified": True, "owner": names[owner], "site": SITE}
+    async with AsyncExitStack() as stack:
+        b = await stack.enter_async_context(
+            broker(kind, tmp_path, tls=members[owner].files, **spec)
+        )
+        peers = {
+            each: await stack.enter_async_context(
+                peer(b.address, f"mine-{each}", tls=member.towards(KINDS[owner]))
+            )
+            for each, member in members.items()
+        }
         for one in peers.values():
             await asyncio.gather(*(_subscribed(one, each) for each in (*known, *sneaky)))
         for each, one in peers.items():
