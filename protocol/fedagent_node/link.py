@@ -8,6 +8,7 @@ application asks again.
 import asyncio
 import logging
 import secrets
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -136,7 +137,11 @@ class Link:
     @property
     def local_address(self) -> str:
         """Address of this machine on the connection; empty without one."""
-        return self._client.local_address
+        sock = self._client.socket()
+        try:
+            return str(sock.getsockname()[0]) if isinstance(sock, socket.socket) else ""
+        except OSError:
+            return ""
 
     @property
     def quiet_s(self) -> float:
@@ -367,7 +372,6 @@ class Link:
         return client
 
     def _opened(self, _client: object, _data: object, sock: Any) -> None:  # paho's own union
-        self._client.fresh_socket()
         self._fd, self._writing = sock.fileno(), False
         self._loop.add_reader(self._fd, self._read)
 

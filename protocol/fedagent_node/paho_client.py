@@ -37,26 +37,12 @@ class Client(PahoClient):
         self._at = 0
 
     @property
-    def local_address(self) -> str:
-        """Address of this end of the connection; empty without one."""
-        sock = self.socket()
-        try:
-            return str(sock.getsockname()[0]) if isinstance(sock, socket.socket) else ""
-        except OSError:
-            return ""
-
-    @property
     def has_more(self) -> bool:
         """Whether bytes wait that no poll will announce."""
         if self._at < len(self._ahead):
             return True
         pending = getattr(self.socket(), "pending", None)
         return pending is not None and pending() > 0
-
-    def fresh_socket(self) -> None:
-        """Forget what was read from the previous socket."""
-        self._ahead = b""
-        self._at = 0
 
     def give_up(self, reason: str) -> None:
         """Break the connection, for a reason of ours; the next read meets its end."""
@@ -122,6 +108,7 @@ class Client(PahoClient):
     def _create_socket(self) -> socket.socket:
         sock, self.ready_socket = self.ready_socket, None
         assert sock is not None
+        self._ahead, self._at = b"", 0  # what was read ahead was of the one before
         return sock
 
     def _failed(self, exc: OSError) -> OSError:

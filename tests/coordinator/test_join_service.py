@@ -326,7 +326,7 @@ def test_another_key_is_not_spoken_for(tmp_path: Path) -> None:
     async def test(made: Field) -> None:
         victim, thief = made.invited("victim"), made.device("thief")
         assert isinstance(await ask(made.place, victim), Admitted)
-        posing = replace(thief.identity, public_bytes=victim.identity.public_bytes)
+        posing = msgspec.structs.replace(thief.identity, public_bytes=victim.identity.public_bytes)
         assert await refused(made, replace(thief, identity=posing)) == "bad_signature"
         assert made.count("bad_signature") == 1
 
