@@ -48,7 +48,7 @@ def test_every_command_says_so_in_one_line(tmp_path: Path, damage: str) -> None:
         ("status", "--data-dir", str(folder)),
         ("status", "--rounds", "5", "--data-dir", str(folder)),
         ("export", "--ledger", out, "--data-dir", str(folder)),
-        ("report", str(folder), "--out", out),
+        ("report", "--data-dir", str(folder), "--out", out),
     )
     for command in commands if damage == "flipped" else commands[:1]:
         done = run(*command, "--json")

@@ -21,18 +21,20 @@ def field(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_recorded_policy_decides_what_was_recorded(field: Path) -> None:
-    done = call(field, "replay", str(field), "--check", "--json")
+    done = call(field, "replay", "--data-dir", str(field), "--check", "--json")
     read = last_object(done)
     assert read["rounds"] == read["same"] == 80
-    other = call(field, "replay", str(field), "--policy", "cheapest", "--check")
+    other = call(field, "replay", "--data-dir", str(field), "--policy", "cheapest", "--check")
     assert (other.returncode, "first 1" in other.stderr) == (49, True)
 
 
 def test_another_policy_is_estimated(field: Path) -> None:
-    read = last_object(call(field, "replay", str(field), "--policy", "linucb", "--json"))
+    read = last_object(
+        call(field, "replay", "--data-dir", str(field), "--policy", "linucb", "--json")
+    )
     found = read["estimate"]
     assert found["doubly_robust"]["low"] < found["doubly_robust"]["mean"]
-    text = call(field, "replay", str(field), "--policy", "linucb").stdout
+    text = call(field, "replay", "--data-dir", str(field), "--policy", "linucb").stdout
     assert "doubly robust" in text
     assert "95 % interval" in text
 
@@ -49,7 +51,7 @@ def test_another_policy_is_estimated(field: Path) -> None:
 def test_a_wrong_wish_is_one_line(
     field: Path, arguments: tuple[str, ...], code: int, names: str
 ) -> None:
-    done = call(field, "replay", str(field), *arguments)
+    done = call(field, "replay", "--data-dir", str(field), *arguments)
     assert (done.returncode, names in done.stderr) == (code, True)
     assert len(done.stderr.strip().splitlines()) == 1
 
@@ -68,7 +70,7 @@ def test_a_pruned_run_is_not_replayed(field: Path, tmp_path: Path) -> None:
     with Store(database.parent) as store:
         (run,) = store.read.runs()
         assert store.prune(run.run_id, most=10, by="operator").rounds
-    done = call(pruned, "replay", str(pruned), "--policy", "cheapest")
+    done = call(pruned, "replay", "--data-dir", str(pruned), "--policy", "cheapest")
     assert (done.returncode, "pruned" in done.stderr) == (43, True)
     assert len(done.stderr.strip().splitlines()) == 1
 
@@ -82,10 +84,12 @@ def test_a_pruned_run_is_not_replayed(field: Path, tmp_path: Path) -> None:
 )
 def test_a_folder_without_a_run_is_said(home: Path, named: str, says: str) -> None:
     (home / "report.html").touch()
-    done = call(home, "replay", named)
+    done = call(home, "replay", "--data-dir", named)
     assert (done.returncode, says in done.stderr) == (40, True), done.stderr
 
 
 def test_what_cannot_be_replayed_is_not_offered(field: Path) -> None:
-    offered = call(field, "replay", str(field), "--policy", "nobody").stderr.partition("of: ")[2]
+    offered = call(
+        field, "replay", "--data-dir", str(field), "--policy", "nobody"
+    ).stderr.partition("of: ")[2]
     assert not {"oracle", "oracle-p", "fedcs", "volunteers", "ucb"} & {*offered.split(", ")}

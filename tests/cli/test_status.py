@@ -130,28 +130,6 @@ def test_a_report_of_any_run(home: Path, tmp_path: Path) -> None:
     assert record["rounds"][0]["seconds"] == pytest.approx(0.905)
 
 
-def test_a_report_has_the_name_that_it_is_given(home: Path, tmp_path: Path) -> None:
-    page = tmp_path / "new" / "run-7.html"
-    read = last_object(call(home, "report", "--out", str(page), "--json"))
-    assert read["report"] == str(page)
-    assert "balanced" in page.read_text()
-    assert sorted(path.name for path in page.parent.iterdir()) == ["run-7.html", "run-7.json"]
-    folder = tmp_path / "site.html"
-    folder.mkdir()
-    read = last_object(call(home, "report", "--out", str(folder), "--json"))
-    assert read["report"] == str(folder / "report.html")
-
-
-def test_a_report_takes_its_data_directory_in_either_way(home: Path, tmp_path: Path) -> None:
-    given, out = str(home / "coordinator"), ("--out", str(tmp_path), "--json")
-    elsewhere = tmp_path / "nobody"
-    for way in (["--data-dir", given], [given], [given, "--data-dir", f"{given}/"]):
-        assert last_object(call(elsewhere.parent, "report", *way, *out))["rounds_done"] == 3
-    both = call(home, "report", given, "--data-dir", str(elsewhere), *out)
-    assert both.returncode == 2
-    assert f"{given} and --data-dir {elsewhere}; give one of them" in both.stderr
-
-
 @pytest.mark.parametrize(
     "command",
     [

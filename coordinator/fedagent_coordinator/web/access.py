@@ -6,8 +6,6 @@ something always takes the token, by cookie from the page's own origin or as a b
 
 import hashlib
 import hmac
-import time
-from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -15,30 +13,6 @@ from starlette.datastructures import Headers
 from fedagent_node.address import is_loopback
 
 COOKIE = "fedagent_page"
-WRONG = 10
-"""Wrong tokens of one address within `WINDOW_S`; more are not looked at."""
-WINDOW_S = 60.0
-MAX_PEERS = 1024
-
-
-class Tries:
-    """Wrong tokens of late, by the address they came from."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._wrong: dict[str, list[float]] = {}
-
-    def spent(self, peer: str) -> bool:
-        """Return whether an address has been wrong too often to be heard."""
-        since = self._now() - WINDOW_S
-        return sum(at > since for at in self._wrong.get(peer, ())) >= WRONG
-
-    def note(self, peer: str) -> None:
-        """Count a wrong one; of too many addresses that of longest ago is forgotten."""
-        times = self._wrong.pop(peer, [])
-        self._wrong[peer] = [*times, self._now()][-WRONG:]
-        if len(self._wrong) > MAX_PEERS:
-            del self._wrong[next(iter(self._wrong))]
 
 
 class Access:
@@ -50,7 +24,6 @@ class Access:
         self.open = is_loopback(host)
         """Whether one may look without the token."""
         self.secure = secure
-        self.tries = Tries()
 
     @property
     def cookie(self) -> str:

@@ -17,8 +17,6 @@ POLL_S = 0.08
 QUEUED = 4
 """Changes that a viewer may be behind; then it gets the whole field instead."""
 MAX_VIEWERS = 32
-PLACES = 8
-"""Viewers of one address at a time."""
 QUIET_S = 15.0
 """After so long without news a viewer gets an empty line: silence would look like a dead link."""
 
@@ -28,13 +26,10 @@ _encode = msgspec.json.Encoder().encode
 class Viewer:
     """One that looks: what it has not got yet."""
 
-    def __init__(self, peer: str = "") -> None:
-        self.peer = peer
+    def __init__(self) -> None:
         self.queue: asyncio.Queue[bytes] = asyncio.Queue(QUEUED)
         self.behind = True
         """Whether it needs the whole field before any change."""
-        self.dropped = 0
-        """How often it was too slow."""
 
     def offer(self, event: bytes) -> None:
         """Give it a change; one that has too many gets the whole field next."""
@@ -43,7 +38,6 @@ class Viewer:
         try:
             self.queue.put_nowait(event)
         except asyncio.QueueFull:
-            self.dropped += 1
             self.behind = True
             while not self.queue.empty():
                 self.queue.get_nowait()

@@ -3,7 +3,7 @@
 Why not typer: it brings rich, pygments and pydantic, 24 MB on every device.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -76,16 +76,9 @@ class Group(click.Group):
         lines += [
             ("Commands", (name, one.get_short_help_str(300))) for name, one in self.commands.items()
         ]
-        write_panels(formatter, lines)
-
-
-def write_panels(
-    formatter: click.HelpFormatter, lines: Sequence[tuple[str, tuple[str, str]]]
-) -> None:
-    """Write lines of help, each below its heading."""
-    for panel in dict.fromkeys(panel for panel, _ in lines):
-        with formatter.section(panel):
-            formatter.write_dl([line for its, line in lines if its == panel])
+        for panel in dict.fromkeys(panel for panel, _ in lines):
+            with formatter.section(panel):
+                formatter.write_dl([line for its, line in lines if its == panel])
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]  # generic in some releases alone

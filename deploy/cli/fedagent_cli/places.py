@@ -60,18 +60,6 @@ def empty_folder(wanted: Path, *, hint: str) -> Path:
     return path
 
 
-def one_of(argument: Path | None, option: Path | None) -> Path | None:
-    """Return the data directory that was given in one of two ways.
-
-    Raises:
-        UsageError: It was given in both, and they differ.
-    """
-    if argument and option and argument.expanduser().resolve() != option.expanduser().resolve():
-        both = f"two data directories: {argument} and --data-dir {option}"
-        raise UsageError(both, "give one of them")
-    return argument or option
-
-
 def shortest(path: Path) -> str:
     """Return a path as it is typed here: from the current folder, unless from the root is shorter.
 

@@ -68,14 +68,12 @@ def _summary(
 ) -> dict[str, object]:
     """Return the demo's result as the last line of ``--json`` has it."""
     heard, first = finish.heard, finish.seconds_to_first_round
-    evaluated = run is not None and run.evaluations
     rounds = run.rounds if run else ()
     return {
         "rounds_done": len(rounds),
         "conclusion": heard.conclusion,
         "accuracy": run.summary.accuracy if run else None,
         "metrics": run.summary.metrics if run else {},
-        **({"opinion": run.opinion, "chosen": _chosen(run)} if run and evaluated else {}),
         "ledger_balanced": run.ledger_balanced if run else None,
         "seconds_to_first_round": None if first is None else round(first, 3),
         "seconds": round(finish.seconds, 3),
@@ -94,23 +92,12 @@ def _summary(
     }
 
 
-def _chosen(run: RunReport) -> dict[str, float]:
-    own = {kind: [one.ordered for one in agents] for kind, agents in run.by_kind().items()}
-    return {kind: round(sum(times) / len(times), 2) for kind, times in own.items()}
-
-
 def _show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> None:
     """Print one screen of results, and what to do next."""
     label, good = ("accuracy", "not measured") if run is None else run.metric_line
-    opinions = {}
-    if run is not None and run.evaluations:
-        chosen = ", ".join(f"{times:g} x {kind}" for kind, times in _chosen(run).items())
-        opinion = {} if run.opinion is None else {"mean opinion": f"{run.opinion:.3f}"}
-        opinions = {**opinion, "chosen, each": chosen}
     lines = {
         "rounds": run.progress if run else f"{result['rounds_done']} of ?",
         label: good,
-        **opinions,
         "updates in time": f"{result['in_time']} of {result['ordered']} ordered",
         "spent": f"{credits_text(run.summary.spent_micro if run else 0)} credits",
         **({"ended": str(result["conclusion"])} if result["conclusion"] else {}),

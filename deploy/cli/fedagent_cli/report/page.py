@@ -35,13 +35,13 @@ LATENCY = ("download", "computation", "upload", "rest of the round at its edge")
 Chart = dict[str, object]
 
 
-def write_report(run: RunReport, folder: Path, *, name: str = "report") -> Path:
-    """Write `NAME.html` and `NAME.json` into a folder, made if need be; return the page's path."""
+def write_report(run: RunReport, folder: Path) -> Path:
+    """Write report.html and report.json into a folder, made if need be; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    html = folder / f"{name}.html"
+    html = folder / "report.html"
     html.write_text(render(run), encoding="utf-8")
     record = json.dumps(run.record(), indent=1)
-    (folder / f"{name}.json").write_text(record + "\n", encoding="utf-8")
+    (folder / "report.json").write_text(record + "\n", encoding="utf-8")
     return html
 
 

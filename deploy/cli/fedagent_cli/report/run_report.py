@@ -65,12 +65,6 @@ class RunReport:
         of = f" of {self.summary.rounds_wanted}" if self.summary.rounds_wanted else ""
         return f"{len(self.rounds)}{of}"
 
-    @property
-    def opinion(self) -> float | None:
-        """Newest mean opinion."""
-        means = [row.mean for row in self.evaluations if row.mean is not None]
-        return means[-1] if means else None
-
     def by_kind(self) -> dict[str, list[DeviceCard]]:
         """Return the agents by what they hold."""
         found: dict[str, list[DeviceCard]] = {}
@@ -113,8 +107,8 @@ class RunReport:
         }
 
 
-def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
-    """Read a run from a coordinator's data directory, while it runs or later.
+def read_run_report(data_dir: Path | None, run_id: str | None = None) -> RunReport:
+    """Read a run from a coordinator's data directory (None: this user's), now or later.
 
     Raises:
         NoRunError: There is no such run.

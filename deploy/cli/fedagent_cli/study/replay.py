@@ -8,7 +8,7 @@ import click
 import msgspec
 from msgspec import structs
 
-from fedagent_cli import options, places
+from fedagent_cli import options
 from fedagent_cli.errors import (
     DIFFERENT,
     UNREADABLE,
@@ -36,12 +36,11 @@ from fedagent_testbed.replay import replay as decide
 
 @click.command(
     epilog=options.examples(
-        "fedagent replay fedagent-demo --policy cheapest --decisions",
+        "fedagent replay --data-dir fedagent-demo --policy cheapest --decisions",
         "fedagent replay --check",
         "fedagent replay --run 3f2a --policy linucb --set alpha=0.5 --json",
     )
 )
-@click.argument("folder", type=options.PATH, required=False)
 @click.option("--policy", show_default="the policy that was recorded", help="Policy that decides.")
 @options.sets
 @click.option(
@@ -56,7 +55,6 @@ from fedagent_testbed.replay import replay as decide
 @options.run_id
 @options.as_json
 def replay(
-    folder: Path | None,
     *,
     policy: str | None,
     sets: tuple[str, ...],
@@ -68,11 +66,10 @@ def replay(
 ) -> None:
     """Decide the rounds of a recorded run with another policy, and estimate its result.
 
-    FOLDER is one of demos, a study or a coordinator. No device is ordered. The policy sees what was
-    recorded, and learns of the orders that both gave.
+    No device is ordered. The policy sees what was recorded, and learns of the orders that both
+    gave. --data-dir may be that of a demo or a study too.
     """
-    where = places.one_of(folder, data_dir)
-    with _fixable(), open_run(Reader, where, run) as (reader, chosen):
+    with _fixable(), open_run(Reader, data_dir, run) as (reader, chosen):
         rounds, name = _replayed(reader, chosen, policy, sets)
     same = sum(one.same for one in rounds)
     record: dict[str, object] = {
