@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from fedagent_coordinator.books.rows import OrderRow
+
 from .alarms import Alarm
 from .devices import DeviceCard
 from .summary import RunSummary
@@ -163,27 +165,13 @@ class Context(Struct, frozen=True, kw_only=True):
     bound: str = ""
 
 
-class Ended(Struct, frozen=True, kw_only=True):
-    """How one order of a device ended."""
-
-    round: int
-    edge: str
-    status: str
-    in_time: bool
-    price_micro: int
-    reason: str = ""
-    seconds: float | None = None
-
-
 class DeviceDetail(Struct, frozen=True, kw_only=True):
-    """One device with its context, its trust (1 to 0) and its newest orders, newest first."""
+    """One device, its trust included, with its context and its newest orders, newest first."""
 
     card: DeviceCard
     round: int
     contexts: tuple[Context, ...] = ()
-    trust: float | None = None
-    claim_gap: float | None = None
-    orders: tuple[Ended, ...] = ()
+    orders: tuple[OrderRow, ...] = ()
 
 
 class Token(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -26,6 +26,7 @@ class Books:
     run_id: str
     whole: bool = False
     """For one look at a whole run: `MOST_ROUNDS` are kept."""
+    max_wait_s: float | None = None
     ids: list[str] = field(default_factory=list)
     edge_ids: list[str] = field(default_factory=list)
     rounds: dict[int, RoundCard] = field(default_factory=dict)
@@ -95,7 +96,7 @@ class Books:
             state=card.state,
             opened_ms=card.opened_ms,
             deadline_s=deadline,
-            max_wait_s=None,
+            max_wait_s=self.max_wait_s,
             bars=tuple(bars),
         )
 

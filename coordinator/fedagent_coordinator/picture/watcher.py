@@ -25,7 +25,7 @@ from fedagent_task.recipe.spec import Recipe
 
 from .alarms import alarms
 from .devices import DeviceCard, devices_of
-from .records import EdgeCard, Field, Money, RoundCard, Timeline, Waiting
+from .records import EdgeCard, Field, Money, RoundCard, Waiting
 from .status_files import (
     DEVICES_FILE,
     STATUS_FILE,
@@ -131,8 +131,9 @@ class Watcher:
     def _seen(self, reader: Reader, empty: Field, now: float) -> Field:
         run = reader.run(self._run)
         if run.run_id != self._books.run_id:
-            self._books = Books(run.run_id, whole=self._whole)
             self._recipe = recipe_in(run.recipe)
+            wait = None if self._recipe is None else self._recipe.rounds.max_wait_s
+            self._books = Books(run.run_id, whole=self._whole, max_wait_s=wait)
             self._made.clear()
         books, status = self._books, read_run_status(self.folder)
         status = status if status is not None and status.run == run.run_id else None
@@ -154,15 +155,9 @@ class Watcher:
             reach=books.reach,
             rounds=self._rounds(reader),
             last=books.last,
-            running=self._timed(),
+            running=books.running,
             alarms=found,
         )
-
-    def _timed(self) -> Timeline | None:
-        running, recipe = self._books.running, self._recipe
-        if running is None or recipe is None:
-            return running
-        return structs.replace(running, max_wait_s=recipe.rounds.max_wait_s)
 
     def _summary(self, reader: Reader, run: RunRow, status: RunStatus | None) -> RunSummary:
         """Return the run: its figures of a moment ago, and what it waits for now."""

@@ -3,11 +3,13 @@
 import math
 from pathlib import Path
 
+from msgspec import structs
+
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.explanation.account import Explanation
 from fedagent_coordinator.explanation.explain import explain
 from fedagent_coordinator.picture.devices import DeviceCard
-from fedagent_coordinator.picture.records import Context, DeviceDetail, Ended
+from fedagent_coordinator.picture.records import Context, DeviceDetail
 from fedagent_coordinator.policies.base import Bound, RoundView, Selection
 
 ORDERS = 25
@@ -25,25 +27,16 @@ def detail(folder: Path, card: DeviceCard) -> DeviceDetail:
         if card.index is None or not round_:
             return DeviceDetail(card=card, round=round_)
         view, selection = reader.plan(run.run_id, round_)
-        orders = reader.orders_of(run.run_id, card.index)[:ORDERS]
+        card = structs.replace(
+            card,
+            trust=reader.trust(run.run_id).get(card.index),
+            claim_gap=reader.claim_gaps(run.run_id).get(card.index),
+        )
         return DeviceDetail(
             card=card,
             round=round_,
-            contexts=_contexts(view, selection, card.index, list(reader.edges(run.run_id))),
-            trust=reader.trust(run.run_id).get(card.index),
-            claim_gap=reader.claim_gaps(run.run_id).get(card.index),
-            orders=tuple(
-                Ended(
-                    round=row.round,
-                    edge=row.edge_id,
-                    status=row.status,
-                    in_time=row.in_time,
-                    price_micro=row.price_micro,
-                    reason=row.reason,
-                    seconds=row.tau_s,
-                )
-                for row in orders
-            ),
+            contexts=_contexts(view, selection, card.index or 0, list(reader.edges(run.run_id))),
+            orders=tuple(reader.orders_of(run.run_id, card.index or 0)[:ORDERS]),
         )
 
 
