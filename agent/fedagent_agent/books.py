@@ -1,4 +1,4 @@
-"""What one device may not forget: one SQLite file, one commit per round.
+"""The agent's SQLite file: what one device may not forget, one commit per round.
 
 Updates until their receipt, orders that were answered, how far streams were read, and what updates
 and opinions have cost of the owner's privacy. The bytes of updates are files, which their trainer

@@ -105,7 +105,9 @@ class BrokerLinks:
     def found(self, adverts: Iterable[Advert]) -> None:
         """Follow discovery: dial what is new, leave what is gone and unused."""
         self._adverts = adverts = tuple(adverts)
-        self._edges = {str(one.address): _edges_at(adverts, str(one.address)) for one in adverts}
+        self._edges = {}
+        for name, edge in sorted((str(one.address), one.id) for one in adverts):
+            self._edges[name] = (*self._edges.get(name, ()), edge)
         wanted = {str(advert.address): advert.address for advert in adverts}
         for name, broker in list(self._brokers.items()):
             broker.advertised = name in wanted
@@ -162,7 +164,3 @@ class BrokerLinks:
     async def _start(self, link: Link) -> None:
         await link.start()
         link.subscribe(*self._filters)
-
-
-def _edges_at(adverts: Iterable[Advert], name: str) -> tuple[str, ...]:
-    return tuple(sorted(advert.id for advert in adverts if str(advert.address) == name))

@@ -1,6 +1,7 @@
-"""The agent's disk: books, models, and what neighbours leave.
+"""What the core asks of the agent's disk, effect by effect.
 
-A kill between any two disk effects is a `checkpoint` that does not return.
+`books` is its one SQLite file, `models` a cache of files; neighbours keep a file of their own. A
+kill between any two disk effects is a `checkpoint` that does not return.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from fedagent_protocol.errors import ChunkError, hide_password
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, TrainStats, UpdateOffer
 
-from .books import MAX_BYTES, Books
+from .books import Books
 from .core.agent import AgentCore
 from .core.effects import (
     CarryUpdate,
@@ -62,7 +63,6 @@ class AgentStore:
     Args:
         submit: Hands a request to the trainer; the reply comes as an input of the core.
         checkpoint: Called between any two disk effects.
-        updates_bytes: Maximum of all updates together.
 
     Raises:
         BooksError: They cannot be used.
@@ -75,13 +75,12 @@ class AgentStore:
         signatures: Signatures,
         submit: Callable[[TrainerRequest], None],
         checkpoint: Checkpoint,
-        updates_bytes: int,
     ) -> None:
         directory = Path(config.data_dir)
         self._stream = hide_password(config.stream)
         self._peers, self._signatures = peers, signatures
         self._submit, self._checkpoint = submit, checkpoint
-        self.books = Books(directory, max_bytes=updates_bytes, checkpoint=checkpoint)
+        self.books = Books(directory, checkpoint=checkpoint)
         self._models = ModelsCache(directory / "models", checkpoint=checkpoint)
         self._once = ModelsCache(directory / "once", checkpoint=checkpoint)
         self._once_digest = ""
@@ -156,9 +155,9 @@ class AgentStore:
     def _open_model(self, effect: OpenModel) -> Input:
         if effect.once:
             self._once_digest = effect.digest
-        cache = self._cache(effect.digest)
+        digest = effect.digest
         return ModelOpened(
-            effect.digest, cache.open(effect.digest, effect.size, effect.chunk_bytes)
+            digest, self._cache(digest).open(digest, effect.size, effect.chunk_bytes)
         )
 
     def _finish_model(self, effect: FinishModel) -> Input:
@@ -218,7 +217,6 @@ def open_agent(
     identity: "Identity | None" = None,
     voucher: Voucher | None = None,
     checkpoint: Checkpoint = hit,
-    updates_bytes: int = MAX_BYTES,
     idle_opinions: bool = False,
 ) -> tuple[AgentCore, AgentStore]:
     """Return an agent's core and its disk as the last process left them; errors as of `AgentStore`.
@@ -228,7 +226,7 @@ def open_agent(
     """
     directory, signatures = Path(config.data_dir), Signatures(identity, config.site)
     peers = PeerDevice(directory, identity, config.neighbours(), seed=config.seed_of(agent))
-    store = AgentStore(config, peers, signatures, submit, checkpoint, updates_bytes)
+    store = AgentStore(config, peers, signatures, submit, checkpoint)
     books = store.books
     with books.refused():
         core = AgentCore(

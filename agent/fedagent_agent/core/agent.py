@@ -72,6 +72,7 @@ from .effects import (
     EdgesFound,
     FinishModel,
     Key,
+    MakeIdleUpdate,
     Measured,
     ModelOpened,
     OpenModel,
@@ -411,7 +412,7 @@ class AgentCore:
                 if (fetch := self._loading(effect.digest)) is not None:
                     fetch.problem = problem
                 return self._go_on(now)
-            case StoreUpdate() | CarryUpdate() as effect:
+            case MakeIdleUpdate() | StoreUpdate() | CarryUpdate() as effect:
                 return self.queue.store_failed(effect, problem)
             case StoreOpinion():
                 return self.evaluator.answer_none(problem, now)

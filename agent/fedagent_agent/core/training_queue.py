@@ -422,7 +422,9 @@ class TrainingQueue:
         if self.active_order is not None and self.active_order.key == key:
             self.active_order = None
 
-    def store_failed(self, effect: StoreUpdate | CarryUpdate, detail: str) -> list[Effect]:
+    def store_failed(
+        self, effect: MakeIdleUpdate | StoreUpdate | CarryUpdate, detail: str
+    ) -> list[Effect]:
         """Give the order back whose update the disk refused."""
         if isinstance(effect, CarryUpdate):
             return self.refuse(effect.update.key, DeclineReason.ERROR, detail, remembered=True)
