@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from fedagent_agent.core.effects import Subscribed, SubscribeModel
 from fedagent_agent.core.tasks import AGAIN_S, REFUSED_S
 from fedagent_agent.core.vouching import HINTS, UNASSIGNED
 from fedagent_agent.site import LONGEST_S, SiteVoucher
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
 from fedagent_coordinator.site.word import CLAIM_S, SiteWord
 from fedagent_node.data_dir import load_or_create
-from fedagent_node.effects import Send
 from fedagent_node.site.certificates import Role
 from fedagent_node.site.membership import Membership
 from fedagent_node.site.tls import SiteTls
@@ -34,11 +32,9 @@ from tests.fakes.hand_edge import (
     HandEdge,
     Outward,
     call_of,
-    digest_of,
     joined,
     model_of,
     order_of,
-    served,
 )
 from tests.fakes.site import Members
 
@@ -115,26 +111,10 @@ class Site:
         return structs.replace(call, signed=word.sign(made))
 
     def serve(
-        self,
-        out: list[Outward],
-        task: TaskSpec,
-        claim: m.TaskClaim | None,
-        *,
-        edge: str = EDGE,
-        run: str = RUN,
+        self, out: list[Outward], task: TaskSpec, claim: m.TaskClaim | None, **at: str
     ) -> None:
         """Be an edge that hands out a task, with this word on it, and the model."""
-        todo = list(out)
-        while todo:
-            effect = todo.pop(0)
-            if isinstance(effect, SubscribeModel):
-                todo += self.edge.take(Subscribed(effect.edge, effect.digest))
-            elif isinstance(effect, Open):
-                todo += self.edge.opened(effect)
-            elif isinstance(effect, Send) and effect.to == edge:
-                models = {digest_of(MODEL): MODEL}
-                for said in served(effect.message, task, models, CHUNK, run, claim):
-                    todo += self.edge.say(said, edge=edge)
+        self.edge.serve(out, MODEL, task=task, claim=claim, **at)
 
     def say(
         self,

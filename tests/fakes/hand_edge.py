@@ -256,8 +256,17 @@ class HandEdge:
         fields: Any = {"score": score, "samples": samples, "epsilon": epsilon}
         return self.take(Evaluated(job=job.job, metric="accuracy", **fields))
 
-    def serve(self, outward: list[Outward], model: bytes, *, run: str = RUN) -> None:
-        """Answer what the agent asks for, until it asks no more."""
+    def serve(
+        self,
+        outward: list[Outward],
+        model: bytes,
+        *,
+        run: str = RUN,
+        edge: str = "",
+        task: TaskSpec | None = None,
+        claim: m.TaskClaim | None = None,
+    ) -> None:
+        """Answer what the agent asks for, or asks one edge for, until it asks no more."""
         todo = list(outward)
         while todo:
             effect = todo.pop(0)
@@ -265,10 +274,11 @@ class HandEdge:
                 todo += self.take(Subscribed(effect.edge, effect.digest))
             elif isinstance(effect, Open):
                 todo += self.opened(effect)
-            elif isinstance(effect, Send):
+            elif isinstance(effect, Send) and effect.to == (edge or effect.to):
                 models = {getattr(effect.message, "digest", ""): model, **self.models}
-                for answer in served(effect.message, self.task, models, self.chunk_bytes, run):
-                    todo += self.say(answer)
+                told = (task or self.task, models, self.chunk_bytes, run, claim)
+                for answer in served(effect.message, *told):
+                    todo += self.say(answer, edge=edge)
 
     def round(self, number: int, model: bytes) -> m.UpdateOffer:
         self.serve(self.order(number, model), model)
