@@ -1,6 +1,7 @@
 """One look at this machine: processors, memory, power, heat. Measured, never simulated."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -19,11 +20,11 @@ _ABOUT_THE_CPU = ("cpu", "soc", "pkg", "core", "gpu")
 _CHARGED_BY = frozenset({"mains", "usb", "wireless"})
 
 
+@dataclass
 class MachineProbe:
     """This machine, through psutil and sysfs."""
 
-    def __init__(self, sysfs: Path = SYSFS) -> None:
-        self._sysfs = sysfs
+    _sysfs: Path = SYSFS
 
     def cores(self) -> int:
         """Return the number of processors that may be used."""

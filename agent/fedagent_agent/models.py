@@ -25,16 +25,18 @@ class _Part:
     have: set[int] = field(default_factory=set)
 
 
+@dataclass(slots=True)
 class ModelsCache:
     """The newest models, by digest; files that are not used any more are removed."""
 
-    def __init__(self, folder: Path, *, checkpoint: Checkpoint) -> None:
-        self._folder = folder
-        self._checkpoint = checkpoint
-        self._whole: dict[str, None] = {}
-        """Models whose files were looked at, oldest first."""
-        self._part: tuple[str, _Part] | None = None
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _folder: Path
+    _checkpoint: Checkpoint
+    _whole: dict[str, None] = field(default_factory=dict)
+    """Models whose files were looked at, oldest first."""
+    _part: tuple[str, _Part] | None = None
+
+    def __post_init__(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def open(self, digest: str, size: int, chunk_bytes: int) -> frozenset[int] | None:
         """Begin or go on to receive a model; return its chunks that are here, None for all.

@@ -81,8 +81,8 @@ class AgentStore:
         self._peers, self._signatures = peers, signatures
         self._submit, self._checkpoint = submit, checkpoint
         self.books = Books(directory, checkpoint=checkpoint)
-        self._models = ModelsCache(directory / "models", checkpoint=checkpoint)
-        self._once = ModelsCache(directory / "once", checkpoint=checkpoint)
+        self._models = ModelsCache(directory / "models", checkpoint)
+        self._once = ModelsCache(directory / "once", checkpoint)
         self._once_digest = ""
         self._states = directory / "state"
         self._outputs: dict[int, Path] = {}

@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import msgspec
 
@@ -24,69 +24,53 @@ _LARGEST = 1e10
 _UP = 0x1
 
 
-@runtime_checkable
-class Attributes(Protocol):
-    """A netlink message, or a part of one, as the library decodes it."""
-
-    def get_attr(self, attr: str, /) -> object:
-        """Return an attribute; None if it is not there."""
-        ...
-
-
 def interfaces(sysfs: Path = SYSFS) -> tuple[str, ...]:
     """Return the Wi-Fi interfaces of this device."""
     found = (sysfs / "class" / "net").glob("*/phy80211")
     return tuple(sorted(path.parent.name for path in found))
 
 
-class Wireless(Protocol):
-    """The library's connection to the driver."""
-
-    def get_interfaces_dump(self) -> Iterable[Attributes]:
-        """Return the interfaces."""
-        ...
-
-    def get_stations(self, ifindex: object, /) -> Iterable[Attributes]:
-        """Return the stations of one."""
-        ...
+def _attr(message: object, name: str) -> object:
+    """Return an attribute of a netlink message as the library decodes it; None without one."""
+    get = getattr(message, "get_attr", None)
+    return get(name) if get is not None else None
 
 
-def radios_of(wireless: Wireless, refused: type[Exception]) -> list[Radio]:
-    """Return every interface; one whose driver refuses to name its stations has none."""
+def radios_of(wireless: Any, refused: type[Exception]) -> list[Radio]:
+    """Return every interface of the library's connection to the driver.
 
-    def stations(device: Attributes) -> list[Attributes]:
+    One whose driver refuses to name its stations has none.
+    """
+
+    def stations(device: object) -> list[object]:
         try:
-            return list(wireless.get_stations(device.get_attr("NL80211_ATTR_IFINDEX")))
+            return list(wireless.get_stations(_attr(device, "NL80211_ATTR_IFINDEX")))
         except refused:
             return []
 
-    named = (one for one in list(wireless.get_interfaces_dump()) if one.get_attr(_NAME))
+    named = [one for one in wireless.get_interfaces_dump() if _attr(one, _NAME)]
     return [radio_of(device, stations(device)) for device in named]
 
 
-def radio_of(interface: Attributes, stations: Iterable[Attributes]) -> Radio:
+def radio_of(interface: object, stations: Iterable[object]) -> Radio:
     """Return an interface with the station that it is joined to, the best heard of several."""
     best = Radio(
-        interface=str(interface.get_attr(_NAME)),
-        bandwidth_hz=_width_hz(interface.get_attr("NL80211_ATTR_CHANNEL_WIDTH")),
+        interface=str(_attr(interface, _NAME)),
+        bandwidth_hz=_width_hz(_attr(interface, "NL80211_ATTR_CHANNEL_WIDTH")),
     )
     for station in stations:
-        info = station.get_attr("NL80211_ATTR_STA_INFO")
-        if not isinstance(info, Attributes):
-            continue
-        signal = _number(info.get_attr("NL80211_STA_INFO_SIGNAL_AVG"))
-        signal = _number(info.get_attr("NL80211_STA_INFO_SIGNAL")) if signal is None else signal
+        info = _attr(station, "NL80211_ATTR_STA_INFO")
+        signal = _number(_attr(info, "NL80211_STA_INFO_SIGNAL_AVG"))
+        signal = _number(_attr(info, "NL80211_STA_INFO_SIGNAL")) if signal is None else signal
         if best.signal_dbm is None or (signal is not None and signal > best.signal_dbm):
-            rate = _rate_bps(info.get_attr("NL80211_STA_INFO_TX_BITRATE"))
+            rate = _rate_bps(_attr(info, "NL80211_STA_INFO_TX_BITRATE"))
             best = msgspec.structs.replace(best, signal_dbm=signal, link_bps=rate)
     return best
 
 
 def _rate_bps(rate: object) -> float | None:
-    if not isinstance(rate, Attributes):
-        return None
     for name in ("NL80211_RATE_INFO_BITRATE32", "NL80211_RATE_INFO_BITRATE"):
-        if found := _number(rate.get_attr(name)):
+        if found := _number(_attr(rate, name)):
             return found * _RATE_BPS
     return None
 

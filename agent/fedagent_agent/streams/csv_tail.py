@@ -8,7 +8,7 @@ from io import FileIO
 
 from .base import BadSampleError, ResumableStream, RowReader, Samples, StreamSchema
 from .kinds import Csv
-from .spec import StreamError
+from .spec import StreamError, number
 
 MAX_LINE_BYTES = 1 << 20
 MAX_BACKLOG_BYTES = 4 << 20
@@ -153,7 +153,7 @@ class CsvStream(ResumableStream):
     def _learn_columns(self, first: bytes) -> None:
         names = [name.strip() for name in first.decode("utf-8", "replace").strip().split(",")]
         self._names, self._width = names, len(names)
-        self._header = b"" if any(map(_is_number, names)) else first.strip()
+        self._header = b"" if any(number(name) is not None for name in names) else first.strip()
         label = self._spec.label
         ends = {"last": self._width - 1, "first": 0}
         if label in names and self._header:
@@ -171,11 +171,3 @@ class CsvStream(ResumableStream):
         self._columns = tuple(map(names.index, self._spec.features)) or others
         if not self._columns:
             raise self._unreadable("has one column only", "write features and a label")
-
-
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True

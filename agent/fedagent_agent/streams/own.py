@@ -9,6 +9,7 @@ sample.
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -102,10 +103,8 @@ class OwnStream:
         own, self._own = self._own, None
         close = getattr(own, "close", None)
         if callable(close):
-            try:
+            with suppress(Exception):  # somebody else's code, at its end
                 close()
-            except Exception:  # noqa: BLE001 - somebody else's code, at its end
-                self._dropped["close_failed"] += 1
 
     def _call(self, method: str, now: float) -> object:
         found: Callable[[float], object] = getattr(self._own, method)

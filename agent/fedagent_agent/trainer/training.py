@@ -110,14 +110,13 @@ class Trainer:
             return self._train(job, self._open)
         except FailedTrainingError as failed:
             return self._failed(job, failed)
-        except (UserCodeError, ProgramError) as error:
-            if lacks_memory(error.__cause__):
-                return Failed(job=job.job, reason="memory", detail=_NO_MEMORY)
-            return Failed(job=job.job, reason="error", detail=str(error)[:1000])
         except OpenDpMissingError as error:
             return Failed(job=job.job, reason="privacy", detail=str(error))
-        except (MemoryError, RuntimeError) as error:
-            if not lacks_memory(error):
+        except (UserCodeError, ProgramError, MemoryError, RuntimeError) as error:
+            theirs = isinstance(error, UserCodeError | ProgramError)
+            if not lacks_memory(error.__cause__ if theirs else error):
+                if theirs:
+                    return Failed(job=job.job, reason="error", detail=str(error)[:1000])
                 raise
             if isinstance(job, Open):
                 self.close()
