@@ -80,7 +80,9 @@ def test_an_upload_goes_on_under_a_claim_of_the_round_that_pays(
     edge: HandEdge, me: Identity
 ) -> None:
     first = uploading(edge)
+    assert edge.core.urgent()
     edge.say(closed(1))
+    assert not edge.core.urgent(), "nobody waits for it, so its link is dialled at leisure"
     edge.out.clear()
     for _ in range(4):
         assert not edge.said(m.UpdateOffer, edge.later(8.0)), "nothing is sent without an order"

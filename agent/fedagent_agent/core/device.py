@@ -151,7 +151,7 @@ class DeviceState:
     def context_report(self, link: LinkQuality, *, run: str, seq: int) -> ContextReport:
         """Return the report for the edge at the end of `link`."""
         x_km, y_km = self.position if self.position is not None else (None, None)
-        radio = self.readings.radio
+        radio = self.readings.radio or Radio(interface="")
         features = {
             "compute": self.readings.compute,
             "cold": float(self.cold),
@@ -167,13 +167,10 @@ class DeviceState:
             "x_km": x_km,
             "y_km": y_km,
             "distance_km": _distance_km(self.position, link.position),
+            "signal_dbm": radio.signal_dbm,
+            "link_bps": radio.link_bps,
+            "bandwidth_hz": radio.bandwidth_hz,
         }
-        if radio is not None:
-            features |= {
-                "signal_dbm": radio.signal_dbm,
-                "link_bps": radio.link_bps,
-                "bandwidth_hz": radio.bandwidth_hz,
-            }
         return ContextReport(
             run=run,
             seq=seq,
