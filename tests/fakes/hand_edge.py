@@ -15,16 +15,7 @@ from fedagent_agent.core.device import PriceSettings, Readings
 from fedagent_agent.core.effects import Measured, Subscribed, SubscribeModel
 from fedagent_agent.core.vouching import Voucher
 from fedagent_agent.store import TrainerRequest, open_agent
-from fedagent_agent.trainer.frames import (
-    Evaluate,
-    Evaluated,
-    Failed,
-    Open,
-    Opened,
-    Refused,
-    Train,
-    Trained,
-)
+from fedagent_agent.trainer import frames as fr
 from fedagent_node.data_dir import Identity, passing
 from fedagent_node.driver import Driver, Job
 from fedagent_node.effects import Connect, Emit, Input, LinkUp, Received, Send, Warn
@@ -241,20 +232,22 @@ class HandEdge:
         call = call_of(self.task, number, model, self.chunk_bytes, **{"until_ms": 5000, **fields})
         return self.say(call, edge=edge)
 
-    def opened(self, job: Open) -> list[Outward]:
-        return self.take(Opened(job=job.job))
+    def opened(self, job: fr.Open) -> list[Outward]:
+        return self.take(fr.Opened(job=job.job))
 
-    def refused(self, job: Open, detail: str) -> list[Outward]:
-        return self.take(Refused(job=job.job, key="model.features", detail=detail))
+    def refused(self, job: fr.Open, detail: str) -> list[Outward]:
+        return self.take(fr.Refused(job=job.job, key="model.features", detail=detail))
 
-    def failed(self, job: Open | Train | Evaluate, reason: str, detail: str = "") -> list[Outward]:
-        return self.take(Failed(job=job.job, reason=reason, detail=detail))
+    def failed(
+        self, job: fr.Open | fr.Train | fr.Evaluate, reason: str, detail: str = ""
+    ) -> list[Outward]:
+        return self.take(fr.Failed(job=job.job, reason=reason, detail=detail))
 
     def evaluate(
-        self, job: Evaluate, score: float = 0.5, *, samples: int = 7, epsilon: float = 0.0
+        self, job: fr.Evaluate, score: float = 0.5, *, samples: int = 7, epsilon: float = 0.0
     ) -> list[Outward]:
         fields: Any = {"score": score, "samples": samples, "epsilon": epsilon}
-        return self.take(Evaluated(job=job.job, metric="accuracy", **fields))
+        return self.take(fr.Evaluated(job=job.job, metric="accuracy", **fields))
 
     def serve(
         self,
@@ -272,7 +265,7 @@ class HandEdge:
             effect = todo.pop(0)
             if isinstance(effect, SubscribeModel):
                 todo += self.take(Subscribed(effect.edge, effect.digest))
-            elif isinstance(effect, Open):
+            elif isinstance(effect, fr.Open):
                 todo += self.opened(effect)
             elif isinstance(effect, Send) and effect.to == (edge or effect.to):
                 models = {getattr(effect.message, "digest", ""): model, **self.models}
@@ -285,11 +278,11 @@ class HandEdge:
         return self.said(m.UpdateOffer)[-1]
 
     def train(
-        self, job: Train, body: bytes, stats: m.TrainStats = STATS, *, train_s: float = 0.0
+        self, job: fr.Train, body: bytes, stats: m.TrainStats = STATS, *, train_s: float = 0.0
     ) -> list[Outward]:
         """Be the trainer: write an update."""
         passing(job.out).write_bytes(body)
-        trained = Trained(
+        trained = fr.Trained(
             job=job.job,
             digest=digest_of(body),
             size=len(body),

@@ -6,17 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedagent_agent.learners import Tensors
-from fedagent_agent.trainer.frames import (
-    Evaluate,
-    Evaluated,
-    Failed,
-    Open,
-    Opened,
-    Refused,
-    Reply,
-    Train,
-    Trained,
-)
+from fedagent_agent.trainer import frames as fr
 from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import decode_tensors, encode_tensors
 from fedagent_task.models import create
@@ -43,44 +33,44 @@ class TrainerBench:
         self.trainer = trainer
         return self
 
-    def open(self, task: TaskSpec | Recipe, stream: str = "digits", **fields: Any) -> Reply:
+    def open(self, task: TaskSpec | Recipe, stream: str = "digits", **fields: Any) -> fr.Reply:
         """Open a stream; the file of the base model is the task's first one."""
         self.task = task
         self.base(create(task.model).init(0))
         ask = {"job": 1, "task": task_bytes(task), "stream": stream, "seed": 1, **fields}
-        return self.trainer.answer(Open(**ask))
+        return self.trainer.answer(fr.Open(**ask))
 
     def opened(self, *open_: Any, **fields: Any) -> "TrainerBench":
         reply = self.open(*open_, **fields)
-        assert isinstance(reply, Opened), reply
+        assert isinstance(reply, fr.Opened), reply
         return self
 
-    def refused(self, *open_: Any, **fields: Any) -> Refused:
+    def refused(self, *open_: Any, **fields: Any) -> fr.Refused:
         reply = self.open(*open_, **fields)
-        assert isinstance(reply, Refused), reply
+        assert isinstance(reply, fr.Refused), reply
         return reply
 
     def base(self, weights: Tensors) -> None:
         self.model.write_bytes(encode_tensors(weights))
 
-    def train(self, **fields: Any) -> Reply:
+    def train(self, **fields: Any) -> fr.Reply:
         ask = {"job": 2, "model": str(self.model), "out": str(self.out), **fields}
-        return self.trainer.answer(Train(**ask))
+        return self.trainer.answer(fr.Train(**ask))
 
-    def trained(self, **fields: Any) -> Trained:
+    def trained(self, **fields: Any) -> fr.Trained:
         reply = self.train(**fields)
-        assert isinstance(reply, Trained), reply
+        assert isinstance(reply, fr.Trained), reply
         return reply
 
-    def failed(self, reason: str, **fields: Any) -> Failed:
+    def failed(self, reason: str, **fields: Any) -> fr.Failed:
         reply = self.train(**fields)
-        assert isinstance(reply, Failed), reply
+        assert isinstance(reply, fr.Failed), reply
         assert reply.reason == reason
         return reply
 
-    def evaluated(self, **fields: Any) -> Evaluated:
-        reply = self.trainer.answer(Evaluate(**{"job": 3, "model": str(self.model), **fields}))
-        assert isinstance(reply, Evaluated), reply
+    def evaluated(self, **fields: Any) -> fr.Evaluated:
+        reply = self.trainer.answer(fr.Evaluate(**{"job": 3, "model": str(self.model), **fields}))
+        assert isinstance(reply, fr.Evaluated), reply
         return reply
 
     def update(self) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[Any]]]:

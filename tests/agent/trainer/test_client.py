@@ -13,17 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from fedagent_agent.trainer import frames as fr
 from fedagent_agent.trainer.client import TrainerClient
-from fedagent_agent.trainer.frames import (
-    Failed,
-    Job,
-    Open,
-    Opened,
-    Refused,
-    Reply,
-    Train,
-    Trained,
-)
 from fedagent_agent.trainer.process import answer
 from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import digest_of, encode_tensors
@@ -43,34 +34,34 @@ class Bench:
     model: Path
     out: Path
 
-    async def open(self, task: bytes, stream: str, **fields: Any) -> Reply:
-        request = Open(job=next(NUMBERS), task=task, stream=stream, **{"seed": 0, **fields})
+    async def open(self, task: bytes, stream: str, **fields: Any) -> fr.Reply:
+        request = fr.Open(job=next(NUMBERS), task=task, stream=stream, **{"seed": 0, **fields})
         reply = await self.client.submit(request)
         assert reply.job == request.job
         return reply
 
-    def training(self, **fields: Any) -> Train:
+    def training(self, **fields: Any) -> fr.Train:
         files = {"model": str(self.model), "out": str(self.out)}
-        return Train(job=next(NUMBERS), **{**files, **fields})
+        return fr.Train(job=next(NUMBERS), **{**files, **fields})
 
-    async def trains(self) -> Trained:
+    async def trains(self) -> fr.Trained:
         reply = await self.client.submit(self.training())
-        assert isinstance(reply, Trained), reply
+        assert isinstance(reply, fr.Trained), reply
         assert await asyncio.to_thread(_digest, self.out) == reply.digest
         return reply
 
-    async def fails(self, **fields: Any) -> Failed:
+    async def fails(self, **fields: Any) -> fr.Failed:
         reply = await self.client.submit(self.training(**fields))
-        assert isinstance(reply, Failed)
+        assert isinstance(reply, fr.Failed)
         return reply
 
-    async def cancelled(self, **fields: Any) -> Failed:
+    async def cancelled(self, **fields: Any) -> fr.Failed:
         request = self.training(**fields)
         training = asyncio.create_task(self.client.submit(request))
         await asyncio.sleep(0.05)
         self.client.cancel(request.job)
         reply = await training
-        assert isinstance(reply, Failed)
+        assert isinstance(reply, fr.Failed)
         assert (reply.job, reply.reason) == (request.job, "cancelled")
         return reply
 
@@ -124,8 +115,8 @@ async def test_one_process_started_lazily_trains_round_after_round(bench: Bench)
         assert reply.offset > offset
         offset = reply.offset
     narrow = task_bytes(demo("model.features=63"))
-    assert isinstance(await bench.open(narrow, "digits"), Refused)
-    assert isinstance(await bench.open(TASK, "digits"), Opened)
+    assert isinstance(await bench.open(narrow, "digits"), fr.Refused)
+    assert isinstance(await bench.open(TASK, "digits"), fr.Opened)
     await bench.trains()
     assert client.pid == pid
 
@@ -176,7 +167,7 @@ BIG = task_bytes(demo("learner.buffer=1000000"))
 @on_a_client(memory_bytes=128 << 20)
 async def test_a_task_over_the_memory_limit_fails_and_the_next_one_trains(bench: Bench) -> None:
     opened = await bench.open(BIG, "digits")
-    assert isinstance(opened, Failed)
+    assert isinstance(opened, fr.Failed)
     assert opened.reason == "memory"
     assert "raise --memory-limit" in opened.detail
     assert bench.client.pid is None
@@ -194,11 +185,11 @@ def test_an_unforeseen_error_tells_type_and_place_but_no_sample(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(Trainer):
-        def answer(self, job: Job) -> Reply:
+        def answer(self, job: fr.Job) -> fr.Reply:
             raise ValueError(f"could not convert 'secret' of {job}")
 
-    reply = answer(Broken(lambda _job, _wait: False), Train(job=5, model="secret", out=""))
-    assert isinstance(reply, Failed)
+    reply = answer(Broken(lambda _job, _wait: False), fr.Train(job=5, model="secret", out=""))
+    assert isinstance(reply, fr.Failed)
     assert reply.reason == "error"
     assert reply.detail.startswith("ValueError at test_client.py:")
     assert "ValueError" in caplog.text

@@ -4,35 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.trainer.frames import (
-    MAX_FRAME_BYTES,
-    Cancel,
-    Failed,
-    FrameBuffer,
-    FrameError,
-    Open,
-    Opened,
-    Refused,
-    Request,
-    Stop,
-    Train,
-    Trained,
-    decode_reply,
-    decode_request,
-    encode_frame,
-)
+from fedagent_agent.trainer import frames as fr
 from fedagent_protocol.messages import TrainStats
 
-REQUESTS: list[Request] = [
-    Open(job=1, task=b"x" * 65_536, stream="digits", seed=7, offset=9, slow_s=0.5),
-    Train(job=2, model="/m", out="/o", iterations=3),
-    Cancel(job=2),
-    Stop(job=3),
+REQUESTS: list[fr.Request] = [
+    fr.Open(job=1, task=b"x" * 65_536, stream="digits", seed=7, offset=9, slow_s=0.5),
+    fr.Train(job=2, model="/m", out="/o", iterations=3),
+    fr.Cancel(job=2),
+    fr.Stop(job=3),
 ]
 REPLIES = [
-    Opened(job=1),
-    Refused(job=1, key="model.features", detail="task wants 64, the stream has 63"),
-    Trained(
+    fr.Opened(job=1),
+    fr.Refused(job=1, key="model.features", detail="task wants 64, the stream has 63"),
+    fr.Trained(
         job=2,
         digest="0" * 64,
         size=1,
@@ -41,31 +25,31 @@ REPLIES = [
             num_samples=2, iterations=3, seconds_per_iteration=0.1, arrivals=4, loss=0.7
         ),
     ),
-    Failed(job=2, reason="cancelled"),
+    fr.Failed(job=2, reason="cancelled"),
 ]
 
 
 @given(st.lists(st.integers(1, 50_000), max_size=20))
 def test_frames_survive_any_cutting(cuts: list[int]) -> None:
-    data = b"".join(encode_frame(request) for request in REQUESTS)
-    buffer, frames = FrameBuffer(), []
+    data = b"".join(fr.encode_frame(request) for request in REQUESTS)
+    buffer, frames = fr.FrameBuffer(), []
     for cut in [*cuts, len(data)]:
         frames += buffer.feed(data[:cut])
         data = data[cut:]
-    assert [decode_request(body) for body in frames] == REQUESTS
+    assert [fr.decode_request(body) for body in frames] == REQUESTS
 
 
 def test_a_frame_over_the_limit_is_refused_on_both_sides() -> None:
-    with pytest.raises(FrameError):
-        encode_frame(Open(job=1, task=b"x" * MAX_FRAME_BYTES, stream="", seed=0))
-    with pytest.raises(FrameError):
-        FrameBuffer().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
+    with pytest.raises(fr.FrameError):
+        fr.encode_frame(fr.Open(job=1, task=b"x" * fr.MAX_FRAME_BYTES, stream="", seed=0))
+    with pytest.raises(fr.FrameError):
+        fr.FrameBuffer().feed((fr.MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_frame_or_a_typed_error(data: bytes) -> None:
-    for decode in (decode_request, decode_reply):
+    for decode in (fr.decode_request, fr.decode_reply):
         try:
             decode(data)
-        except FrameError as error:
+        except fr.FrameError as error:
             assert str(error)

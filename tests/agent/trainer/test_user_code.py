@@ -14,17 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from fedagent_agent.trainer import client
+from fedagent_agent.trainer import frames as fr
 from fedagent_agent.trainer.client import TrainerClient
-from fedagent_agent.trainer.frames import (
-    Failed,
-    Open,
-    Opened,
-    Refused,
-    Reply,
-    Train,
-    Trained,
-    encode_frame,
-)
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import create
 from fedagent_task.recipe.text import task_bytes
@@ -100,7 +91,7 @@ class Rig:
     """A trainer, a training for it, and the file with the process that the training starts."""
 
     client: TrainerClient
-    train: Train
+    train: fr.Train
     child: Path
 
     async def __aenter__(self) -> None:
@@ -110,16 +101,16 @@ class Rig:
         await self.client.close()
 
     @staticmethod
-    def opening(name: str) -> Open:
+    def opening(name: str) -> fr.Open:
         task = task_bytes(demo(f"learner.name=my-package:{name}"))
-        return Open(job=1, task=task, stream="digits:start=80,rate=0.001", seed=0)
+        return fr.Open(job=1, task=task, stream="digits:start=80,rate=0.001", seed=0)
 
-    async def trained(self, name: str) -> Reply:
-        assert isinstance(await self.client.submit(self.opening(name)), Opened)
+    async def trained(self, name: str) -> fr.Reply:
+        assert isinstance(await self.client.submit(self.opening(name)), fr.Opened)
         async with asyncio.timeout(600):
             return await self.client.submit(self.train)
 
-    async def cancelled(self, name: str) -> Reply:
+    async def cancelled(self, name: str) -> fr.Reply:
         training = asyncio.create_task(self.trained(name))
         await self.started()
         self.client.cancel(self.train.job)
@@ -146,7 +137,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     monkeypatch.setattr(client, "LAST_LINES_S", 0.1)
     model = tmp_path / "model"
     model.write_bytes(encode_tensors(create(demo().model).init(0)))
-    train = Train(job=2, model=str(model), out=str(tmp_path / "out"))
+    train = fr.Train(job=2, model=str(model), out=str(tmp_path / "out"))
     made = Rig(TrainerClient(grace_s=0.3), train, tmp_path / "child")
     yield made
     if made.child.exists():
@@ -155,20 +146,20 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 
 async def test_it_trains_and_one_without_end_ends_with_all_that_it_started(rig: Rig) -> None:
     async with rig:
-        assert isinstance(await rig.trained("train"), Trained)
+        assert isinstance(await rig.trained("train"), fr.Trained)
         ended = await rig.cancelled("stuck")
-        assert isinstance(ended, Failed)
+        assert isinstance(ended, fr.Failed)
         assert ended.reason == "cancelled"
         await rig.gone()
         rig.train = replace(rig.train, job=9)
-        assert isinstance(await rig.trained("train"), Trained)
+        assert isinstance(await rig.trained("train"), fr.Trained)
         assert rig.client.starts == 2
         for name, hint in (
             ("other", "install the package my-package"),
             ("gone", "fix its package"),
         ):
             refused = await rig.client.submit(rig.opening(name))
-            assert isinstance(refused, Refused)
+            assert isinstance(refused, fr.Refused)
             assert hint in refused.detail
 
 
@@ -187,16 +178,16 @@ async def test_what_a_learner_starts_ends_with_the_trainer(
 async def test_a_trainer_is_given_up_although_somebody_holds_all_its_pipes(rig: Rig) -> None:
     async with rig:
         ended = await rig.cancelled("holding")
-        assert isinstance(ended, Failed)
+        assert isinstance(ended, fr.Failed)
         assert ended.reason == "cancelled"
         rig.train = replace(rig.train, job=9)
-        assert isinstance(await rig.trained("train"), Trained)
+        assert isinstance(await rig.trained("train"), fr.Trained)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems tell nobody of a parent's end")
 async def test_a_trainer_in_mid_work_ends_with_an_agent_that_is_killed(rig: Rig) -> None:
     async with rig:
-        frames = [encode_frame(job).hex() for job in (rig.opening("stuck"), rig.train)]
+        frames = [fr.encode_frame(job).hex() for job in (rig.opening("stuck"), rig.train)]
         with subprocess.Popen(
             [sys.executable, "-c", _KILLED, *frames], stdout=subprocess.PIPE
         ) as agent:
