@@ -1,25 +1,20 @@
-"""The ledger: settles a second, a start on a million entries, and a million steps of its model.
+"""The ledger: settles a second, and a start on a million entries.
 
 python -m bench.ledger                  # cost and start
-python -m bench.ledger --row model --steps 1000000
 """
 
 import argparse
 import statistics
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from itertools import repeat
 from pathlib import Path
 
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.policies import RoundView
 from fedagent_node.data_dir import Identity, load_or_create
-from tests.coordinator.books.test_ledger import walk
 from tests.fakes.stored_runs import begun, play, small_plan, small_view
 
 from .rows import Row, Rows, show
@@ -99,35 +94,18 @@ def _timed(opened: Callable[[], Store]) -> float:
     return round(took, 2)
 
 
-def model(steps: int = MILLION) -> Row:
-    """Random rounds, crashes and restarts against an oracle of four numbers (RELIABILITY L9)."""
-    began = time.perf_counter()
-    seeds = range(-(-steps // 10_000))
-    taken, met = Counter[str](), Counter[str]()
-    with ProcessPoolExecutor(2) as pool:
-        for steps_of_one, met_by_one in pool.map(walk, repeat(10_000), seeds):
-            taken += steps_of_one
-            met += met_by_one
-    row = {"bench": "ledger-model", "steps": taken.total(), **taken, **met, "violations": 0}
-    return {**row, "s": round(time.perf_counter() - began)}
-
-
 def rows() -> Rows:
     """Return every figure."""
     yield cost()
     yield start()
-    yield model()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--row", default="")
     parser.add_argument("--entries", type=int, default=MILLION)
-    parser.add_argument("--steps", type=int, default=MILLION)
     given = parser.parse_args()
     if given.row in ("", "cost"):
         show([cost()])
     if given.row in ("", "start"):
         show([start(given.entries)])
-    if given.row in ("", "model"):
-        show([model(given.steps)])

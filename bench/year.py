@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from fedagent_coordinator.books.prune import ARCHIVE
+from fedagent_coordinator.books.archive import ARCHIVE
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.schema import DATABASE
 from fedagent_coordinator.books.store import SNAPSHOT_EVERY, Store
@@ -98,7 +98,7 @@ def _write(store: Store, run: str, rounds: int) -> list[float]:
         store.save_model(run, number, f"{number:064d}", 40_000)
         store.save_metrics(run, number, f"{number:064d}", {"accuracy": 0.5, "loss": 1.0})
         if number % SNAPSHOT_EVERY == 0:
-            store.snapshot(run, number, "random", {"n": np.zeros(DEVICES)})
+            store.snapshot(run, number, {"n": np.zeros(DEVICES)})
             began, few = time.perf_counter(), CLOSE_ROUNDS
             done = store.prune(run, keep_rounds=KEPT, least=few, most=few, by="bench")
             if done.rounds >= few:

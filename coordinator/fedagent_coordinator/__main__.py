@@ -5,7 +5,7 @@ import logging
 import sys
 from pathlib import Path
 
-from fedagent_coordinator.books.schema import DAMAGE, DATABASE, refused_by_disk
+from fedagent_coordinator.books.schema import DAMAGE, DATABASE, one_line, refused_by_disk
 from fedagent_node.errors import LinkError
 from fedagent_node.process import end, return_freed_memory, start
 from fedagent_protocol.errors import RegistryError, is_disk_error
@@ -39,7 +39,9 @@ def run(config: CoordinatorConfig) -> int:
     except DAMAGE as failure:
         path = str(Path(config.data_dir) / DATABASE)
         disk = refused_by_disk(failure)
-        error = StoreFailedError(str(failure)) if disk else StoreDamagedError(path, str(failure))
+        error = (
+            StoreFailedError(str(failure)) if disk else StoreDamagedError(path, one_line(failure))
+        )
     except OSError as failure:
         disk = is_disk_error(failure)
         error = StoreFailedError(failure.strerror or str(failure)) if disk else failure

@@ -19,7 +19,7 @@ from fedagent_coordinator.books.ledger import GENESIS, head_bytes
 from fedagent_coordinator.books.mark import MARK, HighWaterMark, MarkFile, read_mark
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.schema import DATABASE
-from fedagent_coordinator.books.store import ACCEPTED, Store
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.site.enrolment import DATABASE as SITE_DATABASE
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_node.data_dir import (
@@ -35,15 +35,14 @@ from fedagent_node.data_dir import (
 from fedagent_node.site import FOLDER
 from fedagent_node.site.credentials import CA_FILE
 
-from .errors import BackupError, LedgerBrokenError, UnreadableDatabaseError
+from .errors import BackupError, HistoryLostError, StoreDamagedError
 
 ABOUT = "backup.json"
 STARTS_SKIPPED = 1000
 """What was sent since a backup was numbered by starts that the backup does not know."""
-LISTS_SKIPPED = 1_000_000
-"""Numbers that lists of the revoked may have had which were made since a backup and are lost."""
 _OWN = {LOCK_FILE, MARK, ABOUT}
 _ASIDE = ".before-restore-"
+_PART = ".restoring"
 _OF_SQLITE = ("-wal", "-shm", "-journal")
 
 
@@ -51,7 +50,6 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     """What a copy is of; `seq` is the newest entry of its ledger."""
 
     at_ms: int
-    commits: int
     seq: int
 
 
@@ -80,7 +78,7 @@ def back_up(folder: Path, target: Path) -> Backup:
     mark = _copy_ledger(folder, part)
     # After the ledger: what it names is not collected so soon.
     _copy_files(folder, part)
-    about = Backup(at_ms=time.time_ns() // 1_000_000, commits=mark.commits, seq=mark.seq)
+    about = Backup(at_ms=time.time_ns() // 1_000_000, seq=mark.seq)
     write_private(part / ABOUT, msgspec.json.encode(about))
     if target.exists():
         target.rmdir()
@@ -98,41 +96,47 @@ def restore(backup: Path, folder: Path, *, accept_lost_history: bool = False) ->
     Raises:
         BackupError: It is not a backup, or older than what is there and nobody accepts that.
         DataDirBusyError: A coordinator works on the directory.
-        LedgerBrokenError: The ledger of the copy is not whole.
+        HistoryLostError: The ledger of the copy is not whole.
     """
     about = _read_backup(backup)
-    if (_part(folder) / ABOUT).exists():
-        raise BackupError(str(_part(folder)), "has a backup, and is in the way", "rename it")
     former = former_data(folder)
     with nullcontext() if former is None else hold_data_dir(former):
-        lost = [] if former is None else [*filter(None, (_lost(former, about), _lost_site(former)))]
+        seq, lost = (0, "") if former is None else _newer(former, about)
         if lost and not accept_lost_history:
             raise BackupError(
                 str(backup),
-                f"is older than {former}: {', '.join(lost)}",
+                f"is older than {former}: {lost}",
                 "restore a newer one, or accept the loss with --accept-lost-history",
             )
         if former not in {None, folder}:
-            # Back in its place, it is found there by whoever comes after us.
+            # Back in its place, it is found there by the next try.
             former = former.rename(folder)
             sync_folder(folder.parent)
-        part = _part(folder)
+        part = folder.with_name(folder.name + _PART)
         try:
-            _make(part, backup, about, former, lost)
+            shutil.rmtree(part, ignore_errors=True)  # of a try that was cut short
+            shutil.copytree(backup, part, ignore=shutil.ignore_patterns(ABOUT))
+            part.chmod(0o700)
+            if former is not None:
+                _keep_site(former, part, newer=seq >= about.seq)
+            store_starts(part, count_start(part) + STARTS_SKIPPED)
+            made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.at_ms / 1000))
+            with Store(part, identity=load_or_create(part)) as store:
+                if lost:
+                    store.accept(lost, seq)
+                store.note(f"restored from a backup of {made}, entry {about.seq}")
+            _sync_all(part)
         except Exception:
             shutil.rmtree(part, ignore_errors=True)  # a full disk is as full as before
             raise
-        aside = None if former is None else _move_aside(former)
+        aside = None
+        if former is not None:
+            aside = folder.with_name(f"{folder.name}{_ASIDE}{time.time_ns() // 10**6}")
+            folder.rename(aside)
+            sync_folder(folder.parent)
         part.rename(folder)
         sync_folder(folder.parent)
     return Restored(about, aside)
-
-
-def _move_aside(folder: Path) -> Path:
-    aside = folder.with_name(f"{folder.name}{_ASIDE}{time.time_ns() // 10**6}")
-    folder.rename(aside)
-    sync_folder(folder.parent)
-    return aside
 
 
 def former_data(folder: Path) -> Path | None:
@@ -143,7 +147,7 @@ def former_data(folder: Path) -> Path | None:
     if folder.exists():
         return folder
     aside = sorted(folder.parent.glob(f"{glob.escape(folder.name)}{_ASIDE}*"))
-    return aside[-1] if aside and _part(folder).exists() else None
+    return aside[-1] if aside and folder.with_name(folder.name + _PART).exists() else None
 
 
 def refuse_half_restored(folder: Path) -> None:
@@ -171,66 +175,45 @@ def _read_backup(backup: Path) -> Backup:
     with open_reader(backup) as reader:
         report = reader.ledger.verify()
     if report.problems:
-        raise LedgerBrokenError(str(backup), len(report.problems), report.problems[0])
+        raise HistoryLostError(str(backup), report.problems[0])
     return about
 
 
-def _part(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.part")
+def _newer(former: Path, about: Backup) -> tuple[int, str]:
+    """Return the newest entry of a directory, and what it knows that a backup does not."""
+    lost = []
+    try:
+        mark = read_mark(former / MARK)
+    except ValueError:
+        mark = None  # there is nothing left to lose
+    seq = 0 if mark is None else mark.seq
+    if mark is not None and seq > about.seq:
+        lost.append(f"it has entry {seq} ({mark.hash[:16]}), the backup ends at {about.seq}")
+    try:
+        _revocations(former)
+    except (StoreDamagedError, sqlite3.DatabaseError) as error:
+        lost.append(f"{error}: revoke again who was revoked since")
+    return seq, ", ".join(lost)
 
 
-def _make(part: Path, backup: Path, about: Backup, former: Path | None, lost: list[str]) -> None:
-    """Make of a copy a whole data directory, on the disk to its last byte."""
-    shutil.rmtree(part, ignore_errors=True)  # of one who was cut short
-    shutil.copytree(backup, part, ignore=shutil.ignore_patterns(ABOUT))
-    part.chmod(0o700)
-    _take_over_site(part, former)
-    store_starts(part, count_start(part) + STARTS_SKIPPED)
-    made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.at_ms / 1000))
-    note = f"restored from a backup of {made}, entry {about.seq}"
-    with Store(part, identity=load_or_create(part)) as store:
-        store.note("; ".join([note, *(f"{ACCEPTED}: {one}" for one in lost)]))
-    _sync_all(part)
-
-
-def _take_over_site(part: Path, former: Path | None) -> None:
-    """Go on from the former members; without them, leave room for lists that edges may have."""
-    if former is not None and (not _has_site(former) or _lost_site(former)):
-        former = None
-    if former is None and not _has_site(part):
+def _keep_site(former: Path, part: Path, *, newer: bool) -> None:
+    """Go on from the former members, where they are of the same site and no older."""
+    try:
+        theirs, ours = _revocations(former), _revocations(part)
+        same = (former / FOLDER / CA_FILE).read_bytes() == (part / FOLDER / CA_FILE).read_bytes()
+    except (StoreDamagedError, sqlite3.DatabaseError, FileNotFoundError):
         return
-    same = former is not None and _authority(former) == _authority(part)
-    with Enrolment(part) as site:
-        if former is not None:
-            with Enrolment(former) as newer:
-                site.inherit(newer, same_site=same)
-        if not same:
-            site.skip_lists(LISTS_SKIPPED)
+    if same and (theirs, newer) >= (ours, True):
+        shutil.copytree(former / FOLDER, part / FOLDER, dirs_exist_ok=True)
+        _copy_database(former / SITE_DATABASE, part / SITE_DATABASE)
 
 
-def _has_site(folder: Path) -> bool:
-    return (folder / SITE_DATABASE).exists()
-
-
-def _authority(folder: Path) -> bytes:
-    """Return whose certificates hold there; empty before a site was founded."""
-    try:
-        return (folder / FOLDER / CA_FILE).read_bytes()
-    except FileNotFoundError:
-        return b""
-
-
-def _lost_site(folder: Path) -> str:
-    """Return why it cannot be said who was revoked there."""
-    if not _has_site(folder):
-        return ""
-    try:
-        with Enrolment(folder) as site:
-            site.revoked_ids()
-    except (UnreadableDatabaseError, sqlite3.DatabaseError) as error:
-        problem = getattr(error, "problem", error)
-        return f"its {SITE_DATABASE} cannot be read ({problem}): revoke again who was revoked since"
-    return ""
+def _revocations(folder: Path) -> int:
+    """Return the number of the newest list of the revoked; 0 where no site was founded."""
+    if not (folder / SITE_DATABASE).exists():
+        return 0
+    with Enrolment(folder) as site:
+        return site.revocations()[0]
 
 
 def _sync_all(folder: Path) -> None:
@@ -247,11 +230,10 @@ def _copy_ledger(folder: Path, part: Path) -> HighWaterMark:
     make_private(part / DATABASE)
     _copy_database(folder / DATABASE, part / DATABASE)
     with closing(sqlite3.connect(part / DATABASE)) as sql:
-        (commits,) = sql.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone() or (0,)
         query = "SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1"
         seq, hash_ = sql.execute(query).fetchone() or (0, GENESIS)
     signature = load_or_create(folder).sign(head_bytes(seq, hash_)) if seq else b""
-    mark = HighWaterMark(commits=commits, seq=seq, hash=hash_.hex(), signature=signature)
+    mark = HighWaterMark(seq=seq, hash=hash_.hex(), signature=signature)
     MarkFile(part / MARK, mark).close()
     return mark
 
@@ -279,14 +261,3 @@ def _copy_database(source: Path, copy: Path) -> None:
         closing(sqlite3.connect(copy)) as new,
     ):
         old.backup(new)
-
-
-def _lost(folder: Path, about: Backup) -> str:
-    """Return what the directory knows that a backup does not."""
-    try:
-        mark = read_mark(folder / MARK)
-    except ValueError:
-        return ""  # there is nothing left to lose
-    if mark is None or mark.seq <= about.seq:
-        return ""
-    return f"it has entry {mark.seq} ({mark.hash[:16]}), the backup ends at {about.seq}"

@@ -115,10 +115,34 @@ class StoreFailedError(StoreError):
 
     @property
     def hint(self) -> str:  # type: ignore[override]  # it depends on the cause
-        """What to mend before the next start."""
+        """What to do before the next start."""
         if os.strerror(errno.EMFILE) in self.cause:
             return "raise the limit on open files (`ulimit -n`), then start the coordinator again"
         return "free space or fix the disk, then start the coordinator again"
+
+
+class StoreDamagedError(StoreError):
+    """Raised when a file of a data directory cannot be used although its disk can be read."""
+
+    template = "{path} {problem}"
+
+    path: str
+    problem: str
+    hint: str = "stop the coordinator and restore the newest intact backup of its data directory"
+
+
+class HistoryLostError(StoreError):
+    """Raised where the books are less than was promised or not whole; it can be accepted."""
+
+    template = "{path}: {problem}"
+    hint = (
+        "restore the newest intact backup of the data directory (`fedagent restore`), or accept "
+        "the loss permanently with --accept-lost-history; `fedagent ledger verify` lists all "
+        "problems"
+    )
+
+    path: str
+    problem: str
 
 
 class BackupError(StoreError):
@@ -129,89 +153,6 @@ class BackupError(StoreError):
     path: str
     problem: str
     hint: str
-
-
-class OvertakenError(StoreError):
-    """Raised when another process has written the books; nothing was written."""
-
-    template = "{path}: another coordinator has written to it since this one started"
-    hint = (
-        "only one coordinator may use a data directory; stop the other one and start this one again"
-    )
-
-    path: str
-
-
-class LedgerBrokenError(StoreError):
-    """Raised at start when the books are not whole; `problem` is the first of several."""
-
-    template = "{path}: the ledger has {count} problems, the first: {problem}"
-    hint = (
-        "restore the newest intact backup of the data directory (fedagent restore), or accept "
-        "the damage permanently with --accept-lost-history; list all problems: fedagent ledger "
-        "verify"
-    )
-
-    path: str
-    count: int
-    problem: str
-
-
-class SchemaVersionError(StoreError):
-    """Raised when another version of fedagent has written the database."""
-
-    template = "{path} was written by another fedagent (schema {found}; this one has {wanted})"
-    hint = "continue with that version, or start fresh in another --data-dir"
-
-    path: str
-    found: int
-    wanted: int
-
-
-class StoreDamagedError(StoreError):
-    """Raised when the database cannot be read although its disk can."""
-
-    template = "{path} is damaged ({problem})"
-    hint = "stop the coordinator and restore the newest intact backup of its data directory"
-
-    path: str
-    problem: str
-
-
-class HistoryLostError(StoreError):
-    """Raised at start when the database holds less than was promised, or something else."""
-
-    template = (
-        "{path}: {problem}. Committed history was lost or changed (for example an old copy, or "
-        "a deleted or damaged -wal file)"
-    )
-    hint = (
-        "restore the newest backup of the data directory, or accept the loss permanently with "
-        "--accept-lost-history"
-    )
-
-    path: str
-    problem: str
-
-
-class UnreadableDatabaseError(HistoryLostError):
-    """Raised when the database cannot even be opened: there is no loss to accept."""
-
-    template = "{path}: {problem}"
-    hint = "restore the newest backup of the data directory, or start fresh in another --data-dir"
-
-
-class ModelLostError(StoreError):
-    """Raised when the global model of a run is not on disk, or not as it was written."""
-
-    template = "the global model of run {run_id:.8}, models/{digest}, is {problem}"
-    hint = (
-        "restore that file from a backup of the data directory, or start a new run with --new-run"
-    )
-
-    run_id: str
-    digest: str
-    problem: str
 
 
 class RunConflictError(StoreError):
@@ -233,40 +174,11 @@ class UnknownRunError(StoreError):
 
 
 class UnknownRoundError(StoreError):
-    """Raised when the run has no such round."""
+    """Raised when the run has no such round, or no more what it saw and decided."""
 
-    template = "run {run_id:.8} has no round {round}"
-
-    run_id: str
-    round: int
-
-
-class PrunedRoundError(StoreError):
-    """Raised when somebody asks what a pruned round saw or decided."""
-
-    template = "round {round} of run {run_id:.8} was pruned, with all before round {first}"
-    hint = "ask about a later round, or read an older `fedagent backup`"
+    template = "round {round} of run {run_id:.8} {problem}"
 
     run_id: str
     round: int
-    first: int
-
-
-class ArchiveError(StoreError):
-    """Raised when the orders of closed rounds are not there, or not as they were written."""
-
-    template = "archive.db: the orders of rounds {first} to {last} {problem}"
-    hint = "restore archive.db from a copy of the data directory"
-
-    first: int
-    last: int
-    problem: str
-
-
-class RecordError(StoreError):
-    """Raised when stored bytes are not the record they should be."""
-
-    template = "stored {record}: {problem}"
-
-    record: str
-    problem: str
+    problem: str = "does not exist"
+    hint: str = ""

@@ -12,11 +12,11 @@ from fedagent_task.errors import DatasetError, RecipeError, TaskError, TaskFileE
 from .errors import (
     CoordinatorError,
     HistoryLostError,
-    LedgerBrokenError,
     LedgerError,
     PolicyError,
     RefusedOptionError,
     RunConflictError,
+    StoreDamagedError,
     StoreError,
 )
 
@@ -29,7 +29,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (DataDirBusyError, 75),
     (RunConflictError, 31),
     (HistoryLostError, 32),
-    (LedgerBrokenError, 32),
+    (StoreDamagedError, 32),
     (StoreError, 33),
     (LedgerError, 33),
     (PolicyError, 34),

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from fedagent_coordinator.books.connection import wall_clock_ms
+from fedagent_coordinator.books.database import wall_clock_ms
 from fedagent_coordinator.books.store import SNAPSHOT_EVERY, Store
 from fedagent_coordinator.picture.status_files import (
     DeviceBook,
@@ -25,7 +25,7 @@ from fedagent_coordinator.picture.status_files import (
     write_run_status,
 )
 from fedagent_coordinator.picture.summary import summarize
-from fedagent_coordinator.site.lost_lists import learn_list
+from fedagent_coordinator.site.revocation import learn_list
 from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_node.data_dir import Identity, write_private
 from fedagent_node.driver import Job
@@ -58,7 +58,6 @@ from .core import effects as fx
 from .core.engine import Engine
 from .core.outcomes import SILENT
 from .core.settings import Progress, Settings, milliseconds
-from .errors import ModelLostError
 from .global_model import HeldOutSet, held_out
 from .merged_models import merge_files
 from .run_settings import (
@@ -68,7 +67,7 @@ from .run_settings import (
     opinion_mode,
     robust_of,
 )
-from .runs import OpenedRun, open_run
+from .runs import OpenedRun, lost_model, open_run
 
 _log = logging.getLogger(__name__)
 
@@ -133,8 +132,7 @@ class RunStore:
         try:
             self.blobs = BlobStore(self._folder / "models")
             self.run = self._open_run(config, recipe)
-            policy = recipe.policy.name
-            self._unsaved = self.database.restore(self.run.run_id, policy, self.learning)
+            self._unsaved = self.database.restore(self.run.run_id, self.learning)
             self._manifest = model_manifest(self.run.recipe)
             self._devices = DeviceBook(self._folder, self.run.run_id)
             self._status = RunStatus(run=self.run.run_id, boot=boot)
@@ -223,7 +221,7 @@ class RunStore:
         """Return a message with its piece of the global model, or with the head of the ledger.
 
         Raises:
-            ModelLostError: The model is not on disk any more.
+            StoreDamagedError: The model is not on disk any more.
         """
         match message:
             case GlobalModel():
@@ -243,7 +241,7 @@ class RunStore:
             size = min(chunk_bytes, self.blobs.size(digest) - start)
             return self.blobs.read(digest, start, size)
         except BlobMissingError as error:
-            raise ModelLostError(self.run.run_id, digest, "missing") from error
+            raise lost_model(digest, "missing") from error
 
     # ------------------------------------------------------------ disk effects
 
@@ -273,7 +271,7 @@ class RunStore:
                 # Rounds are counted: their numbers may leave some out, also on the word of an edge.
                 self._unsaved += 1
                 if self._unsaved >= SNAPSHOT_EVERY:
-                    self.database.snapshot(run_id, effect.round, policy, self.learning.state())
+                    self.database.snapshot(run_id, effect.round, self.learning.state())
                     self._unsaved = 0
                     self._checkpoint("snapshot")
                     if keep := self._config.keep_rounds:
@@ -336,8 +334,8 @@ class RunStore:
         recipe = structs.replace(recipe, data=data)
         self._checkpoint("standardizing")
         text = msgspec.json.encode(recipe).decode()
-        run_id, agents, samples = self.run.run_id, effect.agents, found.count
-        self.database.standardize(run_id, text, agents=agents, samples=samples)
+        agents, samples = effect.agents, found.count
+        self.database.standardize(self.run.run_id, text)
         self._checkpoint("standardized")
         self.run = replace(self.run, recipe=recipe)
         self.held_out = held_out(recipe, self._task)

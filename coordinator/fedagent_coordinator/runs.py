@@ -36,7 +36,7 @@ from .core.settings import (
     merges,
     most_weight,
 )
-from .errors import CoordinatorError, ModelLostError, RefusedOptionError, RunConflictError
+from .errors import CoordinatorError, RefusedOptionError, RunConflictError, StoreDamagedError
 from .global_model import held_out
 from .run_settings import aggregation_of, decision_policies, model_manifest, robust_of
 
@@ -124,7 +124,7 @@ def open_run(
         RunFinishedError: The newest run of this recipe has ended, and gets no more rounds.
         RefusedOptionError: There is no run to go on with, or no such model; or the run began
             from another model.
-        ModelLostError: The global model of the run is not on disk as it was written.
+        StoreDamagedError: The global model of the run is not on disk as it was written.
     """
     digest = recipe_digest(recipe)
     former = None if new_run else store.read.open_run()
@@ -344,16 +344,24 @@ def _with_model(
     if task is not None:
         data = _first(task.first_bytes, recipe)
     elif recipe.model.kind == "graph":
-        raise ModelLostError(run_id, named or recipe.model.first, "missing")
+        raise lost_model(named or recipe.model.first, "missing")
     else:
         data = _first(encode_tensors(models.create(recipe.model).init(recipe.seed)), recipe)
     # An edge checks what it gets: a damaged model would be sent for ever, and no round begin.
     if named and (named != digest_of(data) or not progress.model):
-        raise ModelLostError(run_id, named, "damaged" if blobs.has(named) else "missing")
+        raise lost_model(named, "damaged" if blobs.has(named) else "missing")
     digest = blobs.put(data)
     if not progress.model:
         store.save_model(run_id, 0, digest, len(data))
     return store.read.progress(run_id)
+
+
+def lost_model(digest: str, how: str) -> StoreDamagedError:
+    """Return the error of a global model that is not on disk as it was written."""
+    hint = (
+        "restore that file from a backup of the data directory, or start a new run with --new-run"
+    )
+    return StoreDamagedError(f"the run's global model, models/{digest},", f"is {how}", hint)
 
 
 def _first(data: bytes, recipe: Recipe) -> bytes:

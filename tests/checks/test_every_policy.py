@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator import policies
-from fedagent_coordinator.books.records import pack_arrays, unpack_arrays
+from fedagent_coordinator.books.records import pack, unpack_arrays
 from fedagent_coordinator.errors import InvalidViewError, MissingFeatureError
 from fedagent_coordinator.policies import Bound, Purpose, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import NOT_FEATURES, State
@@ -37,7 +37,7 @@ def play(policy: SelectionPolicy, rounds: range, **world: float) -> Iterator[lis
 
 def same(left: State, right: State) -> bool:
     """Whether two states are the same to the bit."""
-    return pack_arrays(left) == pack_arrays(right)
+    return pack(left) == pack(right)
 
 
 @every_policy
@@ -97,7 +97,7 @@ def test_restored_in_any_round_it_continues_bit_equal(name: str, params: dict[st
         rng = np.random.default_rng((SEED, t))
         view = random_view(rng, t, clients=8 + t // 5)
         restored = policies.create(name, **params)
-        restored.restore(unpack_arrays(pack_arrays(other.state())))
+        restored.restore(unpack_arrays(pack(other.state())))
         selection = original.select(view, round_rng(SEED, t, 0))
         assert (
             restored.select(view, round_rng(SEED, t, 0)).pairs.tolist() == selection.pairs.tolist()

@@ -7,7 +7,7 @@ import pytest
 
 from fedagent_coordinator import run_store
 from fedagent_coordinator.books.evaluations import ModelEvaluation
-from fedagent_coordinator.books.rounds import settled
+from fedagent_coordinator.books.learning import settled
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.answers import RESTART
@@ -48,7 +48,7 @@ def played(site: Site) -> tuple[RunRow, list[ModelEvaluation], Store]:
     store = Store(site.folder)
     run = store.read.run()
     restored = decision_policies(site.recipe)
-    store.restore(run.run_id, site.recipe.policy.name, restored)
+    store.restore(run.run_id, restored)
     assert same(restored.state(), lived)
     return run, store.read.evaluations.rows(run.run_id), store
 

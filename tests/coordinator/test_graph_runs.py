@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator.errors import ModelLostError, RefusedOptionError
+from fedagent_coordinator.errors import RefusedOptionError, StoreDamagedError
 from fedagent_coordinator.global_model import held_out
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import encode_tensors
@@ -48,7 +48,7 @@ def test_a_resumed_run_has_its_first_model_and_one_without_it_is_lost(tmp_path: 
     site.close()
     path.unlink()
     site.task = None
-    with pytest.raises(ModelLostError):
+    with pytest.raises(StoreDamagedError):
         site.open()
 
 

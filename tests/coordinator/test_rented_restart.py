@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.books.records import pack_arrays
-from fedagent_coordinator.books.rounds import settled
+from fedagent_coordinator.books.learning import settled
+from fedagent_coordinator.books.records import pack
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.policies.base import Purpose, round_rng
 from fedagent_coordinator.run_settings import decision_policies
@@ -64,6 +64,6 @@ def test_every_placement_is_found_again_from_the_books(tmp_path: Path, name: str
             rng = round_rng(site.recipe.seed, view.round, Purpose.PLACE)
             assert again.placement.choose(view, rng) == controls.placement
             again.learn(feedback, controls)
-        store.snapshot(run, ROUNDS, site.recipe.policy.name, again.state())
-        store.restore(run, site.recipe.policy.name, restored)
-    assert pack_arrays(restored.state()) == pack_arrays(again.state())
+        store.snapshot(run, ROUNDS, again.state())
+        store.restore(run, restored)
+    assert pack(restored.state()) == pack(again.state())

@@ -9,9 +9,9 @@ import pytest
 from msgspec import structs
 
 from fedagent_coordinator import policies, run_store
-from fedagent_coordinator.books import prune
+from fedagent_coordinator.books import archive
+from fedagent_coordinator.books.learning import settled
 from fedagent_coordinator.books.reader import open_reader
-from fedagent_coordinator.books.rounds import settled
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.phases import Idle
@@ -75,7 +75,7 @@ def check_policy(site: Site, store: Store, run_id: str) -> None:
     """Assert that what is restored is what every feedback teaches, bit for bit."""
     spec = site.recipe.policy
     restored = policies.create(spec.name, **spec.params)
-    store.restore(run_id, spec.name, Learning(restored))
+    store.restore(run_id, Learning(restored))
     replayed = policies.create(spec.name, **spec.params)
     for feedback, _ in settled(store._db.connection, run_id):
         replayed.learn(feedback)
@@ -169,7 +169,7 @@ def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
 ) -> None:
     monkeypatch.setattr(run_store, "SNAPSHOT_EVERY", 1)
     monkeypatch.setattr(run_store, "CLOSE_ROUNDS", 1)
-    monkeypatch.setattr(prune, "NEVER", 0)
+    monkeypatch.setattr(archive, "NEVER", 0)
     given = recipe("policy.name=cocs")
     site = Site(tmp_path, given, toy_edges(given), kill_at=point, kill_hit=2, keep_rounds=1)
     site.run()
@@ -185,7 +185,7 @@ def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
         assert store.read.closed_until(run) < store.read.last_round(run)
         assert store.read.claim_gaps(run) is not None
         policy = Learning(policies.create("cocs", **site.recipe.policy.params))
-        store.restore(run, "cocs", policy)
+        store.restore(run, policy)
 
 
 @pytest.mark.parametrize("point", ["", "committed"])

@@ -51,7 +51,7 @@ def test_the_database_lets_no_reservation_end_twice(store: Store, run: str) -> N
     store.reserve(run, plan, policy="random")
     store.settle(run, small_result(plan, {0}))
     with pytest.raises(LedgerError, match="UNIQUE"), store._db.transaction("test"):
-        store._db.ledger.move("void", run, 1, 0, at_ms=0)
+        store._db.move("void", run, 1, 0)
     assert store.read.balance(run).settled_micro == 100
 
 

@@ -181,7 +181,7 @@ def noted(patch: pytest.MonkeyPatch, log: list[Noted]) -> Iterator[None]:
 
     def mark_write(self: mark.MarkFile, made: mark.HighWaterMark) -> None:
         slot = mark._slot(made)
-        log.append(Noted("write", mark.MARK, made.commits % 2 * len(slot), slot))
+        log.append(Noted("write", mark.MARK, self._at * len(slot), slot))
         mark_write_now(self, made)
         log.append(Noted("sync", mark.MARK))
 

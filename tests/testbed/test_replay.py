@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator import policies
+from fedagent_coordinator.books.learning import Logged
 from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.reader import Reader, open_reader
-from fedagent_coordinator.books.rounds import Logged
 from fedagent_coordinator.books.store import Store
-from fedagent_coordinator.errors import PrunedRoundError
+from fedagent_coordinator.errors import UnknownRoundError
 from fedagent_coordinator.explanation.explain import explain
 from fedagent_coordinator.policies.base import TRUTH
 from fedagent_coordinator.run_settings import decision_policies
@@ -113,7 +113,7 @@ def test_a_pruned_run_is_refused(tmp_path: Path) -> None:
         run_id = begun(store).run_id
         for number in range(1, 21):
             play(store, run_id, small_plan(small_view(number, [1])), {0})
-            store.snapshot(run_id, number, "random", {})
+            store.snapshot(run_id, number, {})
         assert store.prune(run_id, keep_rounds=1, most=1000, by="operator").rounds
-    with open_reader(tmp_path) as reader, pytest.raises(PrunedRoundError):
+    with open_reader(tmp_path) as reader, pytest.raises(UnknownRoundError):
         list(reader.logged(run_id))

@@ -15,15 +15,16 @@ from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from fedagent_coordinator.errors import ArchiveError
+from fedagent_coordinator.errors import StoreDamagedError
 from fedagent_node.data_dir import read_public
 from fedagent_node.errors import IdentityError
 from fedagent_protocol.messages import LedgerHead
 from fedagent_protocol.signed import verify
 
+from .archive import closed_pieces, closed_until, read, reopened
 from .ledger import (
-    BINDS,
     MOVES,
+    UNBINDING,
     Entry,
     Transfer,
     chain_hash,
@@ -36,38 +37,17 @@ from .ledger import (
     transfers_of,
 )
 from .mark import MARK, HighWaterMark, read_mark
-from .prune import closed_pieces, closed_until, read, reopened
 from .rounds import digest_of_saw
 from .rows import Balance
-from .schema import has_changed
 
 _MAX_PROBLEMS = 100
-_Key = tuple[tuple[str, ...], str, int]
-"""What an entry binds: queries, run and round."""
-_CHANGED = {
-    "run": "its recipe, its scaling or its end has changed",
-    "reserve": "what was decided has changed",
-    "settle": "its outcomes have changed",
-    "void": "its outcomes have changed",
-    "model": "its model has changed",
-    "metrics": "what was measured has changed",
-    "evaluation": "the evaluation of its model has changed",
-    "forget": "what is forgotten has changed",
-    "close": "what closes it has changed",
-}
-_ROWS = {
-    "run": "SELECT run_id, 0 FROM runs",
-    "reserve": "SELECT run_id, round FROM rounds UNION SELECT run_id, round FROM orders "
-    "UNION SELECT run_id, round FROM edge_results",
-    "model": "SELECT run_id, round FROM models",
-    "metrics": "SELECT DISTINCT run_id, round FROM metrics",
-    "evaluation": "SELECT run_id, round FROM evaluations",
-    "forget": "SELECT DISTINCT run_id, round FROM forgotten",
-    "close": "SELECT run_id, last FROM closed",
-}
-"""By kind of entry, where there are rows that one must bind."""
-_LEAVING = {BINDS["reserve"], BINDS["evaluation"]}
-"""What cannot be compared of a closed round without the archive."""
+_CHANGED = "its rows have changed since the ledger bound them"
+_ROWS = """SELECT run_id, 0 FROM runs UNION SELECT run_id, 0 FROM main.closed
+    UNION SELECT run_id, round FROM rounds UNION SELECT run_id, round FROM orders
+    UNION SELECT run_id, round FROM edge_results UNION SELECT run_id, round FROM models
+    UNION SELECT run_id, round FROM metrics UNION SELECT run_id, round FROM evaluations
+    UNION SELECT run_id, round FROM answers"""
+"""Where there are rows that an entry must bind."""
 _AMOUNTS = """SELECT n.seq, n.amount_micro, CASE n.kind WHEN 'reserve' THEN r.rent_micro
     ELSE r.rent_paid_micro END + COALESCE((SELECT SUM(o.price_micro) FROM orders o
     WHERE o.run_id = n.run_id AND o.round = n.round AND (n.kind = 'reserve' OR o.void = 0)), 0)
@@ -106,7 +86,7 @@ class Ledger:
         """Yield what all entries moved: CSV with a header, or JSON lines; hashes are hex.
 
         Raises:
-            ArchiveError: The orders of closed rounds are missing or damaged.
+            StoreDamagedError: The orders of closed rounds are missing or damaged.
         """
         if style == "csv":
             yield ",".join(one.name for one in fields(Transfer)) + "\r\n"
@@ -129,7 +109,7 @@ class Ledger:
         With a `witness` its entry must be there too, and be the same. A `full` audit looks at every
         row of closed rounds; one `since` an entry at those after it, and at what they bind.
         """
-        audit = _Audit(self._db, self._folder)
+        audit = _Audit(self._db, self._folder, whole=not since)
         mark = audit.read_mark()  # before the snapshot, which may only be newer
         own = not self._db.in_transaction
         if own:
@@ -137,9 +117,9 @@ class Ledger:
         try:
             audit.walk(since)
             audit.check_heads(mark, witness)
-            audit.check_rows(whole=not since)
-            audit.check_archive(full=full, whole=not since)
+            audit.check_rows()
             if not since:
+                audit.check_archive(full=full)
                 audit.check_sums(full=full)
                 audit.check_database()
         finally:
@@ -161,11 +141,12 @@ class Ledger:
 class _Audit:
     db: sqlite3.Connection
     folder: Path
+    whole: bool
     problems: list[str] = field(default_factory=list)
     seq: int = 0
     public: bytes | None = None
-    bound: dict[_Key, Entry] = field(default_factory=dict)
-    """The newest entry on the same rows."""
+    bound: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    """By run and round, the digest in the newest entry of the round."""
     sums: dict[str, list[int]] = field(default_factory=dict)
     reserved: dict[tuple[str, int], int] = field(default_factory=dict)
     balances: dict[str, Balance] = field(default_factory=dict)
@@ -198,43 +179,42 @@ class _Audit:
             if chain_hash(before, astuple(entry)[:-1]) != entry.hash:
                 self.problem(f"entry {entry.seq} breaks the hash chain")
             self.seq, before = entry.seq, entry.hash
-            if entry.kind in BINDS:
-                self.bound[BINDS[entry.kind], entry.run_id or "", entry.round or 0] = entry
-            if entry.kind in MOVES and entry.run_id is not None:
-                self._move(entry, entry.run_id, whole=not since)
+            if entry.run_id is None:
+                continue
+            if entry.kind not in UNBINDING:
+                self.bound[entry.run_id, entry.round or 0] = entry.digest
+            if entry.kind in MOVES:
+                self._move(entry, entry.run_id)
 
-    def _move(self, entry: Entry, run_id: str, *, whole: bool) -> None:
+    def _move(self, entry: Entry, run_id: str) -> None:
         place, reserved = (run_id, entry.round or 0), 0
         if entry.kind == "reserve":
             self.reserved[place] = entry.amount_micro
-        elif entry.kind != "grant" and whole:
+        elif entry.kind != "grant" and self.whole:
             reserved = self.reserved.pop(place, -1)
             if reserved < entry.amount_micro:
                 self.problem(f"entry {entry.seq} does not fit any reservation")
         change = moved(entry.kind, entry.amount_micro, reserved)
         sums = self.sums.setdefault(run_id, [0] * len(change))
         sums[:] = [a + b for a, b in zip(sums, change, strict=True)]
-        if whole and min(sums) < 0:
+        if self.whole and min(sums) < 0:
             self.problem(f"entry {entry.seq} spends more than there is")
 
-    def check_rows(self, *, whole: bool) -> None:
+    def check_rows(self) -> None:
         """Compare rows with the newest entry that binds them, and find rows without one."""
         closed: dict[str, int] = {}
-        for key, entry in self.bound.items():
-            run_id, round_ = key[1:]
+        for run_id, round_ in self.bound:
             until = closed.setdefault(run_id, closed_until(self.db, run_id))
-            if key[0] not in _LEAVING or round_ > until:
-                self._compare(entry, run_id, round_)
-            if key[0] == BINDS["reserve"] and round_ > until:
+            if not 1 <= round_ <= until:
+                self._compare(run_id, round_)
                 self._check_round(run_id, round_)
-        for kind, query in _ROWS.items() if whole else ():
-            for run_id, round_ in self.db.execute(query).fetchall():
-                if (BINDS[kind], run_id, round_) not in self.bound:
-                    self.problem(f"{_where(run_id, round_)}: {_CHANGED[kind]}")
+        for run_id, round_ in self.db.execute(_ROWS).fetchall() if self.whole else ():
+            if (run_id, round_) not in self.bound:
+                self.problem(f"{_where(run_id, round_)}: {_CHANGED}")
 
-    def _compare(self, entry: Entry, run_id: str, round_: int) -> None:
-        if digest_of(self.db, entry.kind, run_id, round_) != entry.digest:
-            self.problem(f"{_where(run_id, round_)}: {_CHANGED[entry.kind]}")
+    def _compare(self, run_id: str, round_: int) -> None:
+        if digest_of(self.db, run_id, round_) != self.bound[run_id, round_]:
+            self.problem(f"{_where(run_id, round_)}: {_CHANGED}")
 
     def _check_round(self, run_id: str, round_: int) -> None:
         """Compare what a round saw with its digest, and its rows with what its entries moved."""
@@ -242,31 +222,26 @@ class _Audit:
             "SELECT view, selection, controls, saw FROM rounds WHERE run_id = ? AND round = ?",
             (run_id, round_),
         ).fetchone()
-        if row is None or digest_of_saw(*row[:3]) != row[3]:
-            self.problem(f"round {round_}: {_CHANGED['reserve']}")
+        if row is not None and digest_of_saw(*row[:3]) != row[3]:
+            self.problem(f"round {round_}: what was decided has changed")
         for seq, moved_micro, of_rows in self.db.execute(_AMOUNTS, (run_id, round_)).fetchall():
             if moved_micro != of_rows:
                 self.problem(f"entry {seq} moves {moved_micro}, round {round_} has {of_rows}")
 
-    def check_archive(self, *, full: bool, whole: bool) -> None:
-        """Find what is not in the archive as it was written; a start asks whether it is there."""
+    def check_archive(self, *, full: bool) -> None:
+        """Find what is not in the archive as it was written, or, with `full`, as it was bound."""
         for piece, digest in closed_pieces(self.db):
             try:
-                if full:
-                    with reopened(self.db, self.folder, [(piece, digest)], alone=True):
-                        self._check_closed(piece.run_id, range(piece.first, piece.last + 1))
-                elif whole:
+                if not full:
                     read(self.folder, piece, digest)
-            except ArchiveError as error:
-                self.problem(f"{error.sentence}: {error.hint}")
-
-    def _check_closed(self, run_id: str, rounds: range) -> None:
-        for queries in _LEAVING:
-            for round_ in rounds:
-                entry = self.bound.get((queries, run_id, round_))
-                if entry is not None:
-                    self._compare(entry, run_id, round_)
-        self._add_up()
+                    continue
+                with reopened(self.db, self.folder, [(piece, digest)], alone=True):
+                    for round_ in range(piece.first, piece.last + 1):
+                        if (piece.run_id, round_) in self.bound:
+                            self._compare(piece.run_id, round_)
+                    self._add_up()
+            except StoreDamagedError as error:
+                self.problem(str(error))
 
     def _add_up(self) -> None:
         for run_id, client, *values in self.db.execute(_TALLIES).fetchall():
@@ -292,9 +267,7 @@ class _Audit:
                 self.problem(f"client {client} of run {run_id[:8]}: its orders do not add up")
 
     def check_database(self) -> None:
-        """Find damage, and what holds the tables together."""
-        if has_changed(self.db):
-            self.problem("database: its tables or the triggers that protect them have changed")
+        """Find damage."""
         for row in self.db.execute("PRAGMA integrity_check"):
             if row[0] != "ok":
                 self.problem(f"database: {row[0]}")
@@ -316,14 +289,9 @@ class _Audit:
             self.problem(f"entry {witness.seq} is not the one that a witness was given")
 
     def _check_mark(self, mark: HighWaterMark) -> None:
-        row = self.db.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()
-        commits = row[0] if row is not None else 0
         found = hash_at(self.db, mark.seq)
-        if commits < mark.commits or found is None:
-            self.problem(
-                f"history is lost: commit {commits}, entry {self.seq}; the high-water mark has "
-                f"commit {mark.commits}, entry {mark.seq}"
-            )
+        if found is None:
+            self.problem(f"history is lost: the last entry is {self.seq}, of {mark.seq}")
         elif found.hex() != mark.hash:
             self.problem(f"entry {mark.seq} is not the one that was promised")
         head = head_bytes(mark.seq, bytes.fromhex(mark.hash))

@@ -9,9 +9,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from fedagent_coordinator.books.rows import fetch
 from fedagent_coordinator.core.effects import BookEvaluation, BookOpinions
 
@@ -22,13 +19,11 @@ _HEAD = (
     *("round", "slot", "mode", "digest", "metric", "asked", "answered", "mean"),
     *("reasons", "seconds"),
 )
-_ROWS = {
-    "report": "client, edge, score, samples, epsilon FROM opinions",
-    "peers": "client, edge FROM volunteers",
-}
-_NAMED = """JOIN clients c ON c.run_id = a.run_id AND c.idx = a.client
+_ANSWERS = """SELECT a.*, c.agent_id, c.label, e.edge_id FROM answers a
+    JOIN clients c ON c.run_id = a.run_id AND c.idx = a.client
     JOIN edges e ON e.run_id = a.run_id AND e.idx = a.edge
-    WHERE a.run_id = ? AND (? IS NULL OR a.round = ?) ORDER BY a.round, a.client"""
+    WHERE a.run_id = ?1 AND (?2 IS NULL OR a.round = ?2) AND (a.score IS NULL) = ?3
+    ORDER BY a.round, a.client"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,18 +148,17 @@ class EvaluationQueries:
 
     def opinions(self, run_id: str, round_: int | None = None) -> list[OpinionRow]:
         """Return the opinions of one model, or of every one, by round and client."""
-        query = f"SELECT a.*, c.agent_id, c.label, e.edge_id FROM opinions a {_NAMED}"  # noqa: S608 - constant
-        return fetch(self._db, OpinionRow, query, (run_id, round_, round_))
+        return fetch(self._db, OpinionRow, _ANSWERS, (run_id, round_, False))
 
     def volunteers(self, run_id: str, round_: int | None = None) -> list[VolunteerRow]:
         """Return who volunteered after one model, or after every one, by round and client."""
-        query = f"SELECT a.*, c.agent_id, c.label, e.edge_id FROM volunteers a {_NAMED}"  # noqa: S608 - constant
-        return fetch(self._db, VolunteerRow, query, (run_id, round_, round_))
+        return fetch(self._db, VolunteerRow, _ANSWERS, (run_id, round_, True))
 
     def last_opinions(self, run_id: str) -> dict[int, float]:
         """Return the newest opinion of each client that ever had one."""
         rows = self._db.execute(
-            "SELECT client, score, MAX(round) FROM opinions WHERE run_id = ? GROUP BY client",
+            "SELECT client, score, MAX(round) FROM answers "
+            "WHERE run_id = ? AND score IS NOT NULL GROUP BY client",
             (run_id,),
         )
         return {client: score for client, score, _ in rows}
@@ -172,12 +166,14 @@ class EvaluationQueries:
 
 def insert_evaluation(sql: sqlite3.Connection, run_id: str, found: BookEvaluation) -> None:
     """Write an evaluation with its opinions or volunteers, in the store's transaction."""
-    columns: list[npt.NDArray[np.generic]] = [found.client, found.edge]
-    mode, metric, mean = "peers", "", None
+    columns = [found.client.tolist(), found.edge.tolist()]
     if isinstance(found, BookOpinions):
-        columns += [found.score, found.samples, found.epsilon]
+        columns += [found.score.tolist(), found.samples.tolist(), found.epsilon.tolist()]
         mode, metric, mean = "report", found.metric, found.mean
-    rows = sorted(zip(*(column.tolist() for column in columns), strict=True))
+    else:
+        columns += [[None] * len(found.client)] * 3
+        mode, metric, mean = PEERS, "", None
+    rows = list(zip(*columns, strict=True))
     head = (
         *(found.round, found.slot, mode, found.digest, metric, found.asked, len(rows), mean),
         *(json.dumps(dict(sorted(found.reasons.items()))), float(found.seconds)),
@@ -187,9 +183,8 @@ def insert_evaluation(sql: sqlite3.Connection, run_id: str, found: BookEvaluatio
         f"VALUES (?, {', '.join('?' * len(_HEAD))})",
         (run_id, *head),
     )
-    names, table = _ROWS[mode].split(" FROM ")
     sql.executemany(
-        f"INSERT INTO {table} (run_id, round, {names}) "  # noqa: S608 - constants
-        f"VALUES (?, ?, {', '.join('?' * len(columns))})",
+        "INSERT INTO answers (run_id, round, client, edge, score, samples, epsilon) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
         [(run_id, found.round, *row) for row in rows],
     )

@@ -9,16 +9,16 @@ fall below zero and holds granted = free + reserved + settled::
     void       reserved -> free        the round did not count
 
 Whom a round pays is in its rows: an order without `void`, a rent that was paid. Every entry binds
-rows by their digest, with the ids of agents and edges in the place of their indices: of two
-entries on the same rows the newer one holds. Left out are what people call devices, policies'
-snapshots (they have their own digest), and sums.
+all rows of its round by one digest, those of the run itself as round 0, with the ids of agents and
+edges in the place of their indices: the newest entry of a round holds. Left out are what people
+call devices, policies' snapshots, and sums.
 """
 
 # ruff: noqa: S608 - every query is made of constants
 
 import hashlib
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 
 import msgspec
@@ -34,35 +34,22 @@ _PURPOSE = b"fedagent/ledger-head/1\0"
 _CLIENT = "JOIN clients c ON c.run_id = a.run_id AND c.idx = a.client"
 _EDGE = "JOIN edges e ON e.run_id = a.run_id AND e.idx = a.edge"
 _AT = "WHERE a.run_id = ?1 AND a.round = ?2"
-_RUN = (
+BOUND = (
     "SELECT * FROM runs WHERE run_id = ?1 AND ?2 = 0",
-    "SELECT * FROM standardized WHERE run_id = ?1 AND ?2 = 0",
-    "SELECT * FROM extensions WHERE run_id = ?1 AND ?2 = 0 ORDER BY seq",
-)
-_ROUND = (
+    "SELECT * FROM main.closed WHERE run_id = ?1 AND ?2 = 0 ORDER BY first",
     f"""SELECT round, state, policy, saw, a.rent_micro, rent_paid_micro, psi, reason, timing,
     opened_ms, closed_ms, e.edge_id FROM rounds a
     LEFT JOIN edges e ON e.run_id = a.run_id AND e.idx = a.rented_edge {_AT}""",
     f"SELECT a.*, c.agent_id, e.edge_id FROM orders a {_CLIENT} {_EDGE} {_AT} ORDER BY client",
     f"SELECT a.*, e.edge_id FROM edge_results a {_EDGE} {_AT} ORDER BY edge",
-)
-_EVALUATION = (
+    f"SELECT * FROM models a {_AT}",
+    f"SELECT * FROM metrics a {_AT} ORDER BY metric",
     f"SELECT * FROM evaluations a {_AT}",
-    f"SELECT a.*, c.agent_id, e.edge_id FROM opinions a {_CLIENT} {_EDGE} {_AT} ORDER BY client",
-    f"SELECT a.*, c.agent_id, e.edge_id FROM volunteers a {_CLIENT} {_EDGE} {_AT} ORDER BY client",
+    f"SELECT a.*, c.agent_id, e.edge_id FROM answers a {_CLIENT} {_EDGE} {_AT} ORDER BY client",
 )
-BINDS: Mapping[str, tuple[str, ...]] = {
-    "run": _RUN,
-    "reserve": _ROUND,
-    "settle": _ROUND,
-    "void": _ROUND,
-    "model": (f"SELECT * FROM models a {_AT}",),
-    "metrics": (f"SELECT * FROM metrics a {_AT} ORDER BY metric",),
-    "evaluation": _EVALUATION,
-    "forget": (f"SELECT round, e.edge_id FROM forgotten a {_EDGE} {_AT} ORDER BY e.edge_id",),
-    "close": ("SELECT * FROM closed WHERE run_id = ?1 AND last = ?2",),
-}
-"""By kind of entry, the rows that it binds, of a run and a round."""
+"""The rows that an entry binds, of a run and a round."""
+UNBINDING = ("grant", "note", "accept")
+"""Entries that bind no rows."""
 MOVES = ("grant", "reserve", "settle", "void")
 
 _MOVED = "SELECT seq, n.run_id, n.round, kind"
@@ -78,7 +65,7 @@ _TRANSFERS = f"""
 {_MOVED}, 'grantor' AS source, 'treasury' AS target, NULL AS edge, NULL AS client,
     amount_micro, '' AS payee, at_ms, hash FROM entries n WHERE {_OF_RUN} AND kind = 'grant'
 UNION ALL {_MOVED}, 'operator', note, NULL, NULL, 0, '', at_ms, hash
-    FROM entries n WHERE {_OF_RUN} AND kind = 'note'
+    FROM entries n WHERE {_OF_RUN} AND kind IN ('note', 'accept')
 UNION ALL {_MOVED}, 'treasury', 'edge/' || edge, edge, client, price_micro, agent_id, at_ms, hash
     {_OF_ORDER} AND kind = 'reserve'
 UNION ALL {_MOVED}, 'treasury', 'edge/' || rented_edge, rented_edge, NULL, a.rent_micro, edge_id,
@@ -136,12 +123,11 @@ def chain_hash(previous: bytes, values: Sequence[object]) -> bytes:
     return hashlib.sha256(previous + msgspec.msgpack.encode(values)).digest()
 
 
-def digest_of(sql: sqlite3.Connection, kind: str, run_id: str, round_: int) -> bytes:
-    """Return the digest of the rows that an entry binds."""
-    whole = hashlib.sha256()
-    for query in BINDS[kind]:
-        cursor = sql.cursor()
-        cursor.row_factory = None  # tuples
+def digest_of(sql: sqlite3.Connection, run_id: str, round_: int) -> bytes:
+    """Return the digest of all rows of a round; round 0 is the run itself."""
+    cursor, whole = sql.cursor(), hashlib.sha256()
+    cursor.row_factory = None  # tuples
+    for query in BOUND:
         rows = cursor.execute(query, (run_id, round_)).fetchall()
         whole.update(hashlib.sha256(msgspec.msgpack.encode(rows)).digest())
     return whole.digest()
@@ -182,69 +168,6 @@ def checked_micro(what: str, amount: object) -> int:
     if type(amount) is not int or not 0 <= amount <= MAX_MICRO:
         raise LedgerError(f"{what} is {amount!r}, not a whole number of micro-credits in range")
     return amount
-
-
-class LedgerWriter:
-    """Appends entries inside a transaction that the store has begun."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._db = connection
-        self.seq = 0
-        self.hash = GENESIS
-        self.reload()
-
-    def reload(self) -> None:
-        """Read the head of the chain, after opening and after a rollback."""
-        row = self._db.execute("SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
-        self.seq, self.hash = row or (0, GENESIS)
-
-    def append(
-        self,
-        kind: str,
-        run_id: str | None = None,
-        round_: int | None = None,
-        *,
-        at_ms: int,
-        amount_micro: int = 0,
-        note: str = "",
-    ) -> None:
-        """Append an entry that binds its rows as they are now."""
-        digest = b""
-        if kind in BINDS:
-            digest = digest_of(self._db, kind, run_id or "", round_ or 0)
-        self.seq += 1
-        values = (self.seq, run_id, round_, kind, amount_micro, digest, note, at_ms)
-        self.hash = chain_hash(self.hash, values)
-        self._db.execute(
-            f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})",
-            (*values, self.hash),
-        )
-
-    def move(
-        self,
-        kind: str,
-        run_id: str,
-        round_: int | None,
-        amount_micro: int,
-        *,
-        at_ms: int,
-        reserved_micro: int = 0,
-    ) -> None:
-        """Append an entry and move its money; of what a round `reserved_micro` the rest is free.
-
-        Raises:
-            sqlite3.IntegrityError: There is not so much, or the round has such an entry.
-        """
-        amount = checked_micro(kind, amount_micro)
-        self.append(kind, run_id, round_, at_ms=at_ms, amount_micro=amount)
-        change = moved(kind, amount, reserved_micro)
-        self._db.execute("INSERT OR IGNORE INTO balances (run_id) VALUES (?)", (run_id,))
-        self._db.execute(
-            "UPDATE balances SET granted_micro = granted_micro + ?, free_micro = free_micro + ?, "
-            "reserved_micro = reserved_micro + ?, settled_micro = settled_micro + ?, "
-            "voided_micro = voided_micro + ? WHERE run_id = ?",
-            (*change, run_id),
-        )
 
 
 def moved(kind: str, amount: int, reserved: int = 0) -> tuple[int, int, int, int, int]:

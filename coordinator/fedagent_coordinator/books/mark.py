@@ -1,4 +1,8 @@
-"""The high-water mark: how far the database had come, beside it and synced after every commit."""
+"""The high-water mark: the newest entry of the ledger, beside the database and synced after it.
+
+SQLite drops committed transactions silently when its WAL is damaged, and an old copy of a database
+looks like any other. A database that has not the entry of the mark is noticed at start.
+"""
 
 import os
 import zlib
@@ -14,29 +18,34 @@ _SLOT_BYTES = 512
 
 
 class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the database had come: transactions, and the ledger's last entry (0 for none).
+    """The ledger's newest entry (0 for none), and the coordinator's signature of it."""
 
-    `signature` is the coordinator's, of the head.
-    """
-
-    commits: int = 0
     seq: int = 0
     hash: str = GENESIS.hex()
     signature: bytes = b""
 
 
 class MarkFile:
-    """The mark on disk, opened for writing by the one coordinator; new ones hold `first`."""
+    """The mark on disk, opened for writing by the one coordinator; new ones hold `first`.
+
+    Marks are written by turns to two slots, so that a torn one leaves the mark before it.
+    """
 
     def __init__(self, path: Path, first: HighWaterMark) -> None:
         if not path.exists():
             write_private(path, _slot(first) * 2)
+        older, newer = (_parse(slot) for slot in _slots(path.read_bytes()))
+        self._at = int(newer is None or (older is not None and older.seq >= newer.seq))
+        self._seq = first.seq
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def write(self, mark: HighWaterMark) -> None:
-        """Make `mark` durable."""
-        os.pwrite(self._fd, _slot(mark), (mark.commits % 2) * _SLOT_BYTES)
+        """Make `mark` durable, if it is a newer one."""
+        if mark.seq == self._seq:
+            return
+        os.pwrite(self._fd, _slot(mark), self._at * _SLOT_BYTES)
         os.fdatasync(self._fd)
+        self._at, self._seq = 1 - self._at, mark.seq
 
     def close(self) -> None:
         """Close the file."""
@@ -53,11 +62,14 @@ def read_mark(path: Path) -> HighWaterMark | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    slots = (data[:_SLOT_BYTES], data[_SLOT_BYTES : 2 * _SLOT_BYTES])
-    marks = [mark for mark in map(_parse, slots) if mark is not None]
+    marks = [mark for mark in map(_parse, _slots(data)) if mark is not None]
     if not marks:
         raise ValueError(f"no slot of {path.name} is whole")
-    return max(marks, key=lambda mark: mark.commits)
+    return max(marks, key=lambda mark: mark.seq)
+
+
+def _slots(data: bytes) -> tuple[bytes, bytes]:
+    return data[:_SLOT_BYTES], data[_SLOT_BYTES : 2 * _SLOT_BYTES]
 
 
 def _slot(mark: HighWaterMark) -> bytes:

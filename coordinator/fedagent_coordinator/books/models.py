@@ -1,19 +1,13 @@
 """Global models of a run, and how good they are: rows, queries and writes."""
 
-import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from fedagent_coordinator.errors import RecordError
 from fedagent_task.recipe.spec import Recipe
 from fedagent_task.scoring.measures import DEVICE_SCORE, Measure, complete, measures_of
-
-if TYPE_CHECKING:
-    from fedagent_coordinator.books.connection import Database
 
 _NEWEST = 2**63 - 1
 _MODEL = "SELECT m.round, m.digest, m.size_bytes FROM"
@@ -155,19 +149,3 @@ class ModelQueries:
                 own[DEVICE_SCORE.key] = scores[row["digest"]]
             found.append(ModelRow(**row, metrics=own))
         return found
-
-
-def insert_metrics(
-    db: "Database", run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
-) -> None:
-    """Keep what was measured of a model in a round."""
-    for name, value in metrics.items():
-        if not math.isfinite(value):
-            raise RecordError("metrics", f"{name} is {value}")
-    db.connection.executemany(
-        "INSERT OR REPLACE INTO metrics (run_id, round, digest, metric, value) "
-        "VALUES (?, ?, ?, ?, ?)",
-        [(run_id, round_, digest, name, value) for name, value in metrics.items()],
-    )
-    if metrics:
-        db.ledger.append("metrics", run_id, round_, at_ms=db.clock_ms())

@@ -14,12 +14,11 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from fedagent_coordinator.errors import StoreDamagedError, UnknownRunError
+from fedagent_coordinator.errors import UnknownRunError
 
+from .archive import Prunable, closed_pieces, closed_until, prunable, reopened
 from .models import ModelQueries, recipe_in
-from .prune import Prunable, closed_pieces, closed_until, prunable, reopened
 from .rows import (
-    NOTE,
     Balance,
     DeviceRow,
     EdgeRow,
@@ -31,18 +30,23 @@ from .rows import (
     fetch,
     unpacked,
 )
-from .schema import DATABASE, check_version, damage_behind
+from .schema import DATABASE, check_version, finding_damage
 
 Q = TypeVar("Q", bound="Queries")
 ORDERS_OF = 500
 """Newest rounds among which orders of one client are looked for."""
-_RUN = (
-    "SELECT run_id, recipe_digest, coalesce(s.recipe, r.recipe) AS recipe, seed, unlimited, "
-    "origin, begun_ms, ended_ms, end_reason FROM runs r LEFT JOIN standardized s USING (run_id)"
-)
+_RUN = """SELECT run_id, recipe_digest, coalesce(scaled, recipe) AS recipe, extended, seed,
+    unlimited, origin, begun_ms, ended_ms, end_reason FROM runs"""
 _SUMS = """COUNT(o.client) AS ordered, COALESCE(SUM(o.in_time), 0) AS in_time,
     COALESCE(SUM(o.used), 0) AS used"""
 _PAID = "COALESCE(SUM((NOT o.void) * o.price_micro), 0)"
+
+
+class Decided(msgspec.Struct):
+    """What people are told of a round's `Controls`."""
+
+    iterations: int = 0
+    notes: dict[str, float] = {}
 
 
 class Queries:
@@ -104,7 +108,7 @@ class Queries:
 
     def standardized(self, run_id: str) -> str | None:
         """Return a run's recipe with what features are scaled by; None where that is not known."""
-        found = self._value("SELECT recipe FROM standardized WHERE run_id = ?", run_id)
+        found = self._value("SELECT scaled FROM runs WHERE run_id = ?", run_id)
         return None if found is None else str(found)
 
     def rounds_of(self, run: RunRow) -> int | None:
@@ -112,11 +116,8 @@ class Queries:
 
         0 is no end; None a recipe that this version cannot read.
         """
-        extended = self._value(
-            "SELECT count FROM extensions WHERE run_id = ? ORDER BY seq DESC LIMIT 1", run.run_id
-        )
-        if extended is not None:
-            return int(extended)
+        if run.extended is not None:
+            return run.extended
         recipe = recipe_in(run.recipe)
         return None if recipe is None else recipe.rounds.count
 
@@ -166,16 +167,12 @@ class Queries:
         metrics = self.models.metrics(run_id, first=rows[0]["round"] if rows else 0)
         found = []
         for row in rows:
-            numbers = unpacked(row["controls"], "controls").numbers if row["controls"] else {}
+            decided = unpacked(row["controls"], Decided) if row["controls"] else Decided()
             more = {
                 "timing_ms": json.loads(row["timing"]),
                 "metrics": metrics.get(row["round"], {}),
-                "iterations": int(numbers.get("iterations", 0)),
-                "notes": {
-                    name.removeprefix(NOTE): value
-                    for name, value in numbers.items()
-                    if name.startswith(NOTE)
-                },
+                "iterations": decided.iterations,
+                "notes": decided.notes,
             }
             found.append(msgspec.convert({**row, **more}, RoundRow))
         return found
@@ -294,13 +291,8 @@ class Queries:
 
     def forgotten(self, run_id: str) -> dict[str, int]:
         """Return the round up to which what an edge learnt counts in no merge, by edge."""
-        rows = self._db.execute(
-            "SELECT e.edge_id, MAX(f.round) FROM forgotten f "
-            "JOIN edges e ON e.run_id = f.run_id AND e.idx = f.edge "
-            "WHERE f.run_id = ? GROUP BY e.edge_id",
-            (run_id,),
-        )
-        return dict(rows.fetchall())
+        query = "SELECT edge_id, forgotten FROM edges WHERE run_id = ? AND forgotten > 0"
+        return dict(self._db.execute(query, (run_id,)).fetchall())
 
     @contextmanager
     def whole(self, run_id: str, *, first: int = 1) -> Iterator[Self]:
@@ -310,7 +302,7 @@ class Queries:
         verified meanwhile, and nothing may be written.
 
         Raises:
-            ArchiveError: The orders of a round are missing or damaged.
+            StoreDamagedError: The orders of a round are missing or damaged.
         """
         wanted = [one for one in closed_pieces(self._db, run_id) if first <= one[0].last]
         if not wanted:
@@ -348,21 +340,17 @@ def open_books(folder: Path, kind: type[Q]) -> Iterator[Q]:
 
     Raises:
         UnknownRunError: There is no database yet.
-        SchemaVersionError: Another version wrote it.
-        StoreDamagedError: What was asked of it in this context cannot be read.
+        StoreDamagedError: Another version wrote it, or what was asked of it in this context cannot
+            be read.
     """
     path = folder / DATABASE
     if not path.exists():
         raise UnknownRunError("")
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
     try:
-        check_version(connection, str(path))
-        connection.row_factory = sqlite3.Row
-        yield kind(connection, folder)
-    except Exception as error:
-        problem = damage_behind(error, connection)
-        if not problem:
-            raise
-        raise StoreDamagedError(str(path), problem) from error
+        with finding_damage(connection, path):
+            check_version(connection, str(path))
+            connection.row_factory = sqlite3.Row
+            yield kind(connection, folder)
     finally:
         connection.close()

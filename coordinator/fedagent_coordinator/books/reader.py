@@ -5,36 +5,33 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
 from fedagent_coordinator.core.decision import CLAIMS, TRUST
-from fedagent_coordinator.core.effects import Controls
 from fedagent_coordinator.core.settings import Progress
 from fedagent_coordinator.core.trust import ClaimGaps, Trust
 from fedagent_coordinator.errors import (
-    PrunedRoundError,
-    RecordError,
     StateError,
+    StoreDamagedError,
     UnknownRoundError,
 )
-from fedagent_coordinator.policies.base import Feedback, IntArray, RoundView, Selection, State
+from fedagent_coordinator.policies.base import Feedback, IntArray, RoundView, Selection
 from fedagent_coordinator.policies.state import taken
+from fedagent_protocol.signed import WorkClaim
 
 from .audit import Ledger
 from .evaluations import EvaluationQueries
+from .learning import (
+    Logged,
+    Restorable,
+    free_before,
+    logged,
+    refuse_pruned,
+    restore,
+    saw,
+    settled,
+)
 from .queries import Queries, open_books
-from .records import unpack_arrays, unpack_selection, unpack_view
-from .rounds import Logged, free_before, logged, recent_work, settled
-
-
-class Restorable(Protocol):
-    """What decided the rounds of a run (`core.decision.Learning`)."""
-
-    def restore(self, state: State) -> None:
-        """Continue from `state` exactly."""
-
-    def learn(self, feedback: Feedback, controls: Controls) -> None:
-        """Learn from a settled round."""
+from .records import unpack_arrays
 
 
 class Reader(Queries):
@@ -64,16 +61,15 @@ class Reader(Queries):
         """Return what the policy saw and decided, for "why".
 
         Raises:
-            UnknownRoundError, PrunedRoundError: There is no such round, or no more.
+            UnknownRoundError: There is no such round, or no more.
         """
-        if 1 <= round_ <= (last := self.closed_until(run_id)):
-            raise PrunedRoundError(run_id, round_, last + 1)
+        refuse_pruned(self._db, run_id, round_)
         row = self._db.execute(
             "SELECT view, selection FROM rounds WHERE run_id = ? AND round = ?", (run_id, round_)
         ).fetchone()
         if row is None:
             raise UnknownRoundError(run_id, round_)
-        return unpack_view(row["view"]), unpack_selection(row["selection"])
+        return saw(row)
 
     def free_before(self, run_id: str, round_: int) -> int | None:
         """Return what the run could pay to the clients of a round; None for no limit."""
@@ -85,22 +81,8 @@ class Reader(Queries):
         return free_before(self._db, run_id, round_) - int(rent or 0)
 
     def restore(self, run_id: str, policies: Restorable, *, before: int) -> None:
-        """Give policies what they knew when a round was decided.
-
-        Raises:
-            RecordError, StateError: Stored bytes are damaged, or of other policies.
-        """
-        row = self._db.execute(
-            "SELECT round, state FROM snapshots WHERE run_id = ? AND round < ? "
-            "ORDER BY round DESC LIMIT 1",
-            (run_id, before),
-        ).fetchone()
-        if row is not None:
-            policies.restore(unpack_arrays(row["state"]))
-        for feedback, controls in settled(
-            self._db, run_id, since=0 if row is None else row["round"], before=before
-        ):
-            policies.learn(feedback, controls)
+        """Give policies what they knew when a round was decided; see `learning.restore`."""
+        restore(self._db, run_id, policies, before=before)
 
     def client_starts(self, run_id: str) -> IntArray | None:
         """Return how often clients had started as the last round saw them; None if unknown."""
@@ -109,7 +91,12 @@ class Reader(Queries):
 
     def recent_work(self, run_id: str, since: int) -> frozenset[tuple[str, int]]:
         """Return agent and round of all work that was paid in the rounds from `since` on."""
-        return recent_work(self._db, run_id, since)
+        claims = self._db.execute(
+            "SELECT claim FROM orders WHERE run_id = ? AND round >= ? AND claim IS NOT NULL",
+            (run_id, since),
+        )
+        works = [WorkClaim.read(claim) for (claim,) in claims]
+        return frozenset((work.agent, work.made_in or work.round) for work in works)
 
     def learnt(self, run_id: str) -> Iterator[Feedback]:
         """Yield what the policy learnt of each settled round that is not pruned, in order."""
@@ -121,7 +108,7 @@ class Reader(Queries):
         """Yield every round that has ended as `fedagent replay` needs it, in order.
 
         Raises:
-            PrunedRoundError: What the first of them saw is gone.
+            UnknownRoundError: What the first of them saw is gone.
         """
         return logged(self._db, run_id)
 
@@ -155,7 +142,7 @@ class Reader(Queries):
                 since = row["round"]
             for feedback, _ in settled(self._db, run_id, since=since):
                 part.learn(feedback)
-        except (PrunedRoundError, RecordError, StateError):
+        except (UnknownRoundError, StoreDamagedError, StateError):
             return False
         return True
 

@@ -1,9 +1,4 @@
-"""Rounds in the store's transactions: their plans, how they ended, and what they taught.
-
-A feedback is not stored: it is rebuilt from the round's view, its selection and its orders,
-so a policy that is restored has learnt exactly what was settled, bit for bit. Opinions are
-written later, with the evaluation of a round's model, and join it here.
-"""
+"""Rounds in the store's transactions: their plans, and how they ended."""
 
 # ruff: noqa: S608 - every query is made of constants
 
@@ -11,77 +6,27 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from msgspec import structs
 
-from fedagent_coordinator.core.answers import by_client
-from fedagent_coordinator.core.effects import PLAIN, Controls, Reserve, Settle
-from fedagent_coordinator.core.outcomes import endings_of
-from fedagent_coordinator.core.trust import evidence
-from fedagent_coordinator.errors import (
-    InvalidSelectionError,
-    LedgerError,
-    PrunedRoundError,
-    RecordError,
-)
-from fedagent_coordinator.policies.base import (
-    MAX_COUNT,
-    Feedback,
-    IntArray,
-    RoundView,
-    Selection,
-)
+from fedagent_coordinator.core.effects import Reserve, Settle
+from fedagent_coordinator.errors import InvalidSelectionError, LedgerError
 from fedagent_coordinator.policies.selection import check_selection, check_view, spent_per_edge
 from fedagent_protocol.messages import OutcomeStatus
-from fedagent_protocol.signed import WorkClaim
 from fedagent_task.scoring.measures import DEVICE_SCORE, TRAIN_LOSS
 
-from .connection import Database
-from .models import insert_metrics
-from .prune import closed_until
-from .records import (
-    pack_controls,
-    pack_selection,
-    pack_view,
-    unpack_controls,
-    unpack_selection,
-    unpack_view,
-)
+from .database import Database
+from .learning import COLUMNS
+from .records import pack
 
 DEVICE_SAMPLES = "device_samples"
 """On how many samples a score by devices rests."""
-
-FLAGS = ("used", "void", "censored")
-COUNTS = ("num_samples", "arrivals", "steps", "iterations")
-SECONDS = ("tau_s", "dt_s", "lc_s", "ut_s", "train_s", "seconds_per_iteration")
-LOSSES = ("loss_rms",)
 _DETAILS = ("status", "reason", "weight", "norm", "loss")
-OUTCOME = ("client", "in_time", *FLAGS, *COUNTS, *SECONDS, *LOSSES, *_DETAILS)
 _PROOF = ("claim", "public", "signature")
-_DTYPES = ((FLAGS, np.bool_), (COUNTS, np.int64), (SECONDS, np.float64), (LOSSES, np.float64))
-_OPTIONAL = {"steps": "steps", "iterations": "iterations", "train_s": "steps"}
-"""Columns that a feedback may do without, and the one whose NULLs say so: seconds may be NaN."""
 _UNSIGNED = (None, None, None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Logged:
-    """A round as it is on disk: what its policy saw and decided, and what it learnt.
-
-    Attributes:
-        feedback: None of a round that was voided: nobody learnt from it.
-        free_micro: What the run could still pay to clients; None for no limit.
-    """
-
-    view: RoundView
-    selection: Selection
-    feedback: Feedback | None
-    controls: Controls = PLAIN
-    free_micro: int | None = None
 
 
 # ------------------------------------------------------------------- reserving
@@ -115,17 +60,17 @@ def overspent(payer: str, *, wanted_micro: int, free_micro: int) -> LedgerError:
 def insert_plan(db: Database, run_id: str, plan: Reserve, *, policy: str, total: int) -> None:
     """Write a round with its orders, and take their money."""
     saw = (
-        pack_view(plan.view),
-        pack_selection(plan.selection),
-        b"" if plan.controls.plain else pack_controls(plan.controls),
+        pack(replace(plan.view, truth=None)),
+        pack(plan.selection),
+        b"" if plan.controls.plain else pack(plan.controls),
     )
-    now, key, sql = db.clock_ms(), (run_id, plan.round), db.connection
+    key, sql = (run_id, plan.round), db.connection
     placement = plan.controls.placement
     rent = 0 if placement.edge is None else placement.rent_micro
     sql.execute(
         "INSERT INTO rounds (run_id, round, state, policy, view, selection, controls, saw, "
         "rented_edge, rent_micro, opened_ms) VALUES (?, ?, 'open', ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*key, policy, *saw, digest_of_saw(*saw), placement.edge, rent, now),
+        (*key, policy, *saw, digest_of_saw(*saw), placement.edge, rent, db.clock_ms()),
     )
     pairs = plan.selection.pairs
     clients = plan.view.pair_client[pairs]
@@ -144,7 +89,7 @@ def insert_plan(db: Database, run_id: str, plan: Reserve, *, policy: str, total:
         "WHERE run_id = ? AND idx = ?",
         [(run_id, client) for client in columns[0]],
     )
-    db.ledger.move("reserve", *key, total, at_ms=now)
+    db.move("reserve", *key, total)
 
 
 def digest_of_saw(view: bytes, selection: bytes, controls: bytes) -> bytes:
@@ -169,7 +114,7 @@ def settle(db: Database, run_id: str, result: Settle) -> None:
     prices = f.view.client_price[clients]
     paid = int(prices[~f.void].sum())
     columns: dict[str, Sequence[Any]] = {"in_time": f.X.tolist()}
-    for name in (*FLAGS, *COUNTS, *SECONDS, *LOSSES):
+    for name in COLUMNS:
         column = getattr(f, name)
         columns[name] = [None] * len(f.pairs) if column is None else column.tolist()
     for name in _DETAILS:
@@ -202,13 +147,9 @@ def settle(db: Database, run_id: str, result: Settle) -> None:
             *(f.rent_micro, *key),
         ),
     )
-    db.ledger.move(
-        "settle",
-        *key,
-        paid + f.rent_micro,
-        reserved_micro=reserved_micro(sql, *key),
-        at_ms=db.clock_ms(),
-    )
+    _insert_scores(sql, run_id, result)
+    reserved = reserved_micro(sql, *key)
+    db.move("settle", *key, paid + f.rent_micro, reserved_micro=reserved)
 
 
 def _check_ends(sql: sqlite3.Connection, run_id: str, result: Settle, clients: list[int]) -> None:
@@ -296,7 +237,7 @@ def reserved_micro(sql: sqlite3.Connection, run_id: str, round_: int) -> int:
     return int(amount)
 
 
-def insert_scores(db: Database, run_id: str, result: Settle) -> None:
+def _insert_scores(sql: sqlite3.Connection, run_id: str, result: Settle) -> None:
     """Write the devices' score of the model that the round began with, and the training loss."""
     found = result.details
     metrics: dict[str, float] = {}
@@ -304,10 +245,28 @@ def insert_scores(db: Database, run_id: str, result: Settle) -> None:
         metrics = {DEVICE_SCORE.key: found.score, DEVICE_SAMPLES: float(found.score_n)}
     if math.isfinite(found.train_loss):
         metrics[TRAIN_LOSS.key] = found.train_loss
-    row = db.connection.execute(
+    row = sql.execute(
         "SELECT digest FROM models WHERE run_id = ? ORDER BY round DESC LIMIT 1", (run_id,)
     ).fetchone()
-    insert_metrics(db, run_id, result.round, row["digest"] if row else "", metrics)
+    insert_metrics(sql, run_id, result.round, row["digest"] if row else "", metrics)
+
+
+def insert_metrics(
+    sql: sqlite3.Connection, run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
+) -> None:
+    """Write what was measured of a model in a round.
+
+    Raises:
+        LedgerError: A value is not finite.
+    """
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise LedgerError(f"metric {name} is {value}")
+    sql.executemany(
+        "INSERT OR REPLACE INTO metrics (run_id, round, digest, metric, value) "
+        "VALUES (?, ?, ?, ?, ?)",
+        [(run_id, round_, digest, name, value) for name, value in metrics.items()],
+    )
 
 
 def void_open(db: Database, run_id: str, reason: str) -> tuple[int, ...]:
@@ -320,7 +279,7 @@ def void_open(db: Database, run_id: str, reason: str) -> tuple[int, ...]:
             (reason, db.clock_ms(), run_id, round_),
         )
         reserved = reserved_micro(sql, run_id, round_)
-        db.ledger.move("void", run_id, round_, 0, reserved_micro=reserved, at_ms=db.clock_ms())
+        db.move("void", run_id, round_, 0, reserved_micro=reserved)
     return rounds
 
 
@@ -330,130 +289,3 @@ def open_rounds(sql: sqlite3.Connection, run_id: str) -> tuple[int, ...]:
         "SELECT round FROM rounds WHERE run_id = ? AND state = 'open' ORDER BY round", (run_id,)
     )
     return tuple(row["round"] for row in rows)
-
-
-def recent_work(sql: sqlite3.Connection, run_id: str, since: int) -> frozenset[tuple[str, int]]:
-    """Return agent and round of all work that was paid in the rounds from `since` on."""
-    claims = sql.execute(
-        "SELECT claim FROM orders WHERE run_id = ? AND round >= ? AND claim IS NOT NULL",
-        (run_id, since),
-    )
-    works = [WorkClaim.read(claim) for (claim,) in claims]
-    return frozenset((work.agent, work.made_in or work.round) for work in works)
-
-
-# -------------------------------------------------------------------- learning
-
-
-def settled(
-    sql: sqlite3.Connection, run_id: str, *, since: int = 0, before: int = MAX_COUNT
-) -> Iterator[tuple[Feedback, Controls]]:
-    """Yield what was learnt of every settled round after `since` and `before` another, in order.
-
-    Raises:
-        PrunedRoundError: What the first of them saw is gone.
-    """
-    if since < (last := closed_until(sql, run_id)) and since + 1 < before:
-        raise PrunedRoundError(run_id, since + 1, last + 1)
-    rows = sql.execute(
-        "SELECT r.*, e.mode FROM rounds r LEFT JOIN evaluations e USING (run_id, round) "
-        "WHERE r.run_id = ? AND r.round > ? AND r.round < ? AND r.state = 'done' ORDER BY r.round",
-        (run_id, since, before),
-    )
-    for row in rows:
-        view, selection = unpack_view(row["view"]), unpack_selection(row["selection"])
-        yield _feedback(sql, row, view, selection.pairs), controls_of(row)
-
-
-def logged(sql: sqlite3.Connection, run_id: str) -> Iterator[Logged]:
-    """Yield every round that has ended, in order.
-
-    Raises:
-        PrunedRoundError: What the first of them saw is gone.
-    """
-    if last := closed_until(sql, run_id):
-        raise PrunedRoundError(run_id, 1, last + 1)
-    unlimited = sql.execute("SELECT unlimited FROM runs WHERE run_id = ?", (run_id,)).fetchone()[0]
-    free = free_before(sql, run_id, 1)
-    rows = sql.execute(
-        "SELECT r.*, e.mode, n.amount_micro AS settled FROM rounds r "
-        "LEFT JOIN evaluations e USING (run_id, round) "
-        "JOIN entries n ON n.run_id = r.run_id AND n.round = r.round "
-        "AND n.kind IN ('settle', 'void') WHERE r.run_id = ? AND r.state <> 'open' "
-        "ORDER BY r.round",
-        (run_id,),
-    )
-    for row in rows:
-        view, selection = unpack_view(row["view"]), unpack_selection(row["selection"])
-        yield Logged(
-            view=view,
-            selection=selection,
-            feedback=_feedback(sql, row, view, selection.pairs) if row["state"] == "done" else None,
-            controls=controls_of(row),
-            free_micro=None if unlimited else free - row["rent_micro"],
-        )
-        free -= row["settled"]
-
-
-def free_before(sql: sqlite3.Connection, run_id: str, round_: int) -> int:
-    """Return what was free before a round reserved anything."""
-    (free,) = sql.execute(
-        "SELECT COALESCE(SUM(CASE kind WHEN 'grant' THEN amount_micro WHEN 'settle' "
-        "THEN -amount_micro END), 0) FROM entries WHERE run_id = ? AND COALESCE(round, 0) < ?",
-        (run_id, round_),
-    ).fetchone()
-    return int(free)
-
-
-def controls_of(row: sqlite3.Row) -> Controls:
-    """Return what was decided of a round besides who trains."""
-    return unpack_controls(row["controls"]) if row["controls"] else PLAIN
-
-
-def _feedback(
-    sql: sqlite3.Connection, row: sqlite3.Row, view: RoundView, pairs: IntArray
-) -> Feedback:
-    key = (row["run_id"], row["round"])
-    orders = sql.execute(
-        f"SELECT {', '.join(OUTCOME)} FROM orders WHERE run_id = ? AND round = ? ORDER BY place",
-        key,
-    ).fetchall()
-    columns: dict[str, list[Any]] = {name: [] for name in OUTCOME}
-    columns.update(zip(OUTCOME, map(list, zip(*orders, strict=True)), strict=False))
-    if columns["client"] != view.pair_client[pairs].tolist():
-        raise RecordError("outcomes", f"of round {row['round']} are not those of its plan")
-    arrays: dict[str, Any] = {
-        name: np.array(columns[name], dtype=dtype)
-        for group, dtype in _DTYPES
-        for name in group
-        if name not in _OPTIONAL or None not in columns[_OPTIONAL[name]]
-    }
-    opinions = None
-    if row["mode"] == "report":
-        found = sql.execute(
-            "SELECT client, score FROM opinions WHERE run_id = ? AND round = ?", key
-        ).fetchall()
-        client = np.array([opinion["client"] for opinion in found], dtype=np.int64)
-        score = np.array([opinion["score"] for opinion in found], dtype=np.float64)
-        opinions = by_client(client, score, len(view.client_price))
-    in_time = np.array(columns["in_time"], dtype=np.bool_)
-    said = columns["status"], columns["reason"]
-    believed = evidence(
-        view.pair_edge[pairs].astype(np.int64),
-        norm=np.array(columns["norm"], dtype=np.float64),
-        samples=arrays["num_samples"],
-        reason=columns["reason"],
-        valid=~arrays["void"],
-    )
-    return Feedback(
-        view=view,
-        pairs=pairs,
-        X=in_time,
-        ending=endings_of(*said, in_time, arrays["void"]),
-        loss=np.array(columns["loss"], dtype=np.float64),
-        evidence=believed,
-        psi=row["psi"],
-        rent_micro=row["rent_paid_micro"],
-        opinions=opinions,
-        **arrays,
-    )

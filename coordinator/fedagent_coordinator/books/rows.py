@@ -2,28 +2,29 @@
 
 import sqlite3
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from fedagent_coordinator.errors import RecordError
+from fedagent_coordinator.errors import InvalidViewError, StoreDamagedError
 
 Record = TypeVar("Record")
-
-NOTE = "note/"
-_DEFLATED = b"\x78"
-"""How zlib begins; a record, which is a map, does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run; `origin` is the digest of the model it began from, empty for that of the seed."""
+    """One run; its recipe has the scaling of features once that is known.
+
+    `extended` is how many rounds it is to have, where that is not in its recipe; `origin` the
+    digest of the model it began from, empty for that of the seed.
+    """
 
     run_id: str
     recipe_digest: str
     recipe: str
+    extended: int | None
     seed: int
     unlimited: bool
     origin: str
@@ -165,34 +166,18 @@ class Balance:
     voided_micro: int = 0
 
 
-class PackedArray(msgspec.Struct, array_like=True, frozen=True):
-    """An array of a round, as `records` packs it."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-
-class PackedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a round saw or decided; see `records`."""
-
-    arrays: dict[str, PackedArray]
-    numbers: dict[str, float] = {}
-    names: tuple[str, ...] = ()
-    round: int = 0
-
-
-def unpacked(data: bytes, what: str) -> PackedRecord:
-    """Return what `records` has packed, its arrays as bytes.
+def unpacked(
+    data: bytes, kind: type[Record], dec_hook: Callable[[type, Any], Any] | None = None
+) -> Record:
+    """Return what `records` has packed, or the fields of it that `kind` has.
 
     Raises:
-        RecordError: The bytes are damaged.
+        StoreDamagedError: The bytes are no such record.
     """
     try:
-        plain = zlib.decompress(data) if data[:1] == _DEFLATED else data
-        return msgspec.msgpack.decode(plain, type=PackedRecord)
-    except (msgspec.DecodeError, zlib.error) as error:
-        raise RecordError(what, str(error)) from error
+        return msgspec.msgpack.decode(zlib.decompress(data), type=kind, dec_hook=dec_hook)
+    except (msgspec.DecodeError, zlib.error, ValueError, InvalidViewError) as error:
+        raise StoreDamagedError(f"a stored {kind}", f"cannot be read: {error}") from error
 
 
 def fetch(

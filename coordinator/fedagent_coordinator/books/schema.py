@@ -1,16 +1,16 @@
 """The schema of the coordinator's database; there is one version of it.
 
-Money is integers. The ledger (`entries`) can only be appended to; what a round decided and how
-each order ended never changes; a round leaves ``open`` once, with one ``settle`` or ``void``.
-Triggers hold this even against our own code; rows leave only when their round is closed.
+Money is integers. The ledger (`entries`) can only be appended to, and what it binds of a round is
+found to be other than it was by `audit`. The database itself holds that no balance falls below
+zero, and that a round begins and ends once.
 """
 
-# ruff: noqa: S608 - every query is made of constants
-
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from fedagent_coordinator.errors import SchemaVersionError
+from fedagent_coordinator.errors import StoreDamagedError
 
 DATABASE = "coordinator.db"
 DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
@@ -27,16 +27,18 @@ _DISK = {
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
 }
-VERSION = 13
+VERSION = 14
 """In `PRAGMA user_version`."""
 
 _RUNS = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
-INSERT INTO meta VALUES ('commits', 0);
 CREATE TABLE runs (
     run_id TEXT PRIMARY KEY,
     recipe_digest TEXT NOT NULL,
     recipe TEXT NOT NULL,
+    -- The recipe with what features are scaled by, once that is known.
+    scaled TEXT,
+    -- Rounds that the run is to have, once it was extended.
+    extended INTEGER CHECK (extended >= 1),
     seed INTEGER NOT NULL,
     unlimited INTEGER NOT NULL CHECK (unlimited IN (0, 1)),
     -- Digest of the model that the run begins from; empty for that of the seed.
@@ -44,24 +46,6 @@ CREATE TABLE runs (
     begun_ms INTEGER NOT NULL,
     ended_ms INTEGER,
     end_reason TEXT
-) STRICT, WITHOUT ROWID;
--- The recipe with what features are scaled by, and on whose samples that rests.
-CREATE TABLE standardized (
-    run_id TEXT PRIMARY KEY REFERENCES runs,
-    recipe TEXT NOT NULL,
-    agents INTEGER NOT NULL CHECK (agents >= 1),
-    samples INTEGER NOT NULL CHECK (samples >= 1)
-) STRICT, WITHOUT ROWID;
--- A run that had ended went on for more rounds.
-CREATE TABLE extensions (
-    run_id TEXT NOT NULL REFERENCES runs,
-    seq INTEGER NOT NULL CHECK (seq >= 1),
-    after INTEGER NOT NULL CHECK (after >= 0),
-    count INTEGER NOT NULL CHECK (count > after),
-    ended_ms INTEGER NOT NULL,
-    end_reason TEXT,
-    at_ms INTEGER NOT NULL,
-    PRIMARY KEY (run_id, seq)
 ) STRICT, WITHOUT ROWID;
 -- Who is meant by an index, and what it did in all rounds.
 CREATE TABLE clients (
@@ -92,6 +76,8 @@ CREATE TABLE edges (
     rent_micro INTEGER NOT NULL DEFAULT 0,
     last_round INTEGER NOT NULL DEFAULT 0,
     failed TEXT NOT NULL DEFAULT '',
+    -- Up to this round what it has learnt counts in no merge.
+    forgotten INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (run_id, idx), UNIQUE (run_id, edge_id)
 ) STRICT, WITHOUT ROWID;
 """
@@ -154,13 +140,6 @@ CREATE TABLE edge_results (
     FOREIGN KEY (run_id, round) REFERENCES rounds,
     FOREIGN KEY (run_id, edge) REFERENCES edges
 ) STRICT, WITHOUT ROWID;
--- Up to which round what an edge has learnt counts in no merge.
-CREATE TABLE forgotten (
-    run_id TEXT NOT NULL, edge INTEGER NOT NULL,
-    round INTEGER NOT NULL CHECK (round >= 0),
-    PRIMARY KEY (run_id, edge, round),
-    FOREIGN KEY (run_id, edge) REFERENCES edges
-) STRICT, WITHOUT ROWID;
 -- Rounds from `first` to `last`: their orders are in the archive, what they saw is gone.
 CREATE TABLE closed (
     run_id TEXT NOT NULL REFERENCES runs,
@@ -180,7 +159,7 @@ CREATE TABLE entries (
     round INTEGER,
     kind TEXT NOT NULL,
     amount_micro INTEGER NOT NULL CHECK (amount_micro >= 0),
-    -- Digest of the rows that it binds (`ledger.BINDS`).
+    -- Digest of the rows that it binds (`ledger.digest_of`).
     digest BLOB NOT NULL CHECK (length(digest) IN (0, 32)),
     note TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
@@ -188,8 +167,12 @@ CREATE TABLE entries (
 ) STRICT;
 CREATE UNIQUE INDEX a_round_ends_once ON entries (run_id, round) WHERE kind IN ('settle', 'void');
 CREATE INDEX entries_by_round ON entries (run_id, round);
-CREATE INDEX notes ON entries (seq) WHERE kind = 'note';
+CREATE INDEX notes ON entries (seq) WHERE kind IN ('note', 'accept');
 CREATE UNIQUE INDEX a_round_begins_once ON entries (run_id, round) WHERE kind = 'reserve';
+CREATE TRIGGER entries_no_update BEFORE UPDATE ON entries
+    BEGIN SELECT RAISE(ABORT, 'entries can only be appended to'); END;
+CREATE TRIGGER entries_no_delete BEFORE DELETE ON entries
+    BEGIN SELECT RAISE(ABORT, 'entries can only be appended to'); END;
 CREATE TABLE balances (
     run_id TEXT PRIMARY KEY REFERENCES runs,
     granted_micro INTEGER NOT NULL DEFAULT 0,
@@ -223,9 +206,7 @@ CREATE TABLE metrics (
 CREATE TABLE snapshots (
     run_id TEXT NOT NULL REFERENCES runs,
     round INTEGER NOT NULL CHECK (round >= 0),
-    policy TEXT NOT NULL,
     state BLOB NOT NULL,
-    state_sha256 BLOB NOT NULL,
     PRIMARY KEY (run_id, round)
 ) STRICT;
 -- One call of the clients to evaluate a model, and how it ended.
@@ -244,115 +225,48 @@ CREATE TABLE evaluations (
     PRIMARY KEY (run_id, round),
     CHECK (mode = 'report' OR mean IS NULL)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE opinions (
+-- A client's opinion, or that it volunteered, which has no score.
+CREATE TABLE answers (
     run_id TEXT NOT NULL, round INTEGER NOT NULL,
     client INTEGER NOT NULL, edge INTEGER NOT NULL,
-    score REAL NOT NULL CHECK (score BETWEEN 0 AND 1),
-    samples INTEGER NOT NULL CHECK (samples > 0),
-    epsilon REAL NOT NULL CHECK (epsilon >= 0),
-    PRIMARY KEY (run_id, round, client),
-    FOREIGN KEY (run_id, round) REFERENCES evaluations,
-    FOREIGN KEY (run_id, client) REFERENCES clients,
-    FOREIGN KEY (run_id, edge) REFERENCES edges
-) STRICT, WITHOUT ROWID;
-CREATE TABLE volunteers (
-    run_id TEXT NOT NULL, round INTEGER NOT NULL,
-    client INTEGER NOT NULL, edge INTEGER NOT NULL,
+    score REAL CHECK (score BETWEEN 0 AND 1),
+    samples INTEGER CHECK (samples > 0),
+    epsilon REAL CHECK (epsilon >= 0),
     PRIMARY KEY (run_id, round, client),
     FOREIGN KEY (run_id, round) REFERENCES evaluations,
     FOREIGN KEY (run_id, client) REFERENCES clients,
     FOREIGN KEY (run_id, edge) REFERENCES edges
 ) STRICT, WITHOUT ROWID;
 """
-
-_IS_CLOSED = """EXISTS (SELECT 1 FROM closed k WHERE k.run_id = OLD.run_id
-    AND OLD.round BETWEEN k.first AND k.last)"""
-
-_ONCE = f"""
-CREATE TRIGGER rounds_end_once BEFORE UPDATE ON rounds
-    WHEN (OLD.run_id, OLD.round, OLD.policy, OLD.saw, OLD.rented_edge, OLD.rent_micro,
-            OLD.opened_ms)
-        IS NOT (NEW.run_id, NEW.round, NEW.policy, NEW.saw, NEW.rented_edge, NEW.rent_micro,
-            NEW.opened_ms)
-        OR (OLD.state <> 'open' AND NOT ({_IS_CLOSED} AND NEW.state = OLD.state
-            AND NEW.rent_paid_micro = OLD.rent_paid_micro AND length(NEW.view) = 0))
-        OR (OLD.state = 'open' AND (NEW.state = 'open'
-            OR (OLD.view, OLD.selection, OLD.controls)
-                IS NOT (NEW.view, NEW.selection, NEW.controls)))
-    BEGIN SELECT RAISE(ABORT, 'a round ends exactly once'); END;
-CREATE TRIGGER orders_end_once BEFORE UPDATE ON orders
-    WHEN OLD.status IS NOT NULL
-        OR (OLD.run_id, OLD.round, OLD.client, OLD.edge, OLD.place, OLD.price_micro)
-            IS NOT (NEW.run_id, NEW.round, NEW.client, NEW.edge, NEW.place, NEW.price_micro)
-    BEGIN SELECT RAISE(ABORT, 'an order ends exactly once'); END;
-CREATE TRIGGER runs_end_once BEFORE UPDATE ON runs
-    WHEN OLD.run_id <> NEW.run_id OR OLD.recipe <> NEW.recipe OR OLD.origin <> NEW.origin
-        OR (OLD.ended_ms IS NOT NULL AND (NEW.ended_ms IS NOT NULL OR NOT EXISTS (
-            SELECT 1 FROM extensions e
-            WHERE e.run_id = OLD.run_id AND e.ended_ms = OLD.ended_ms)))
-    BEGIN SELECT RAISE(ABORT, 'a run that ended goes on by an extension only'); END;
-CREATE TRIGGER closed_in_order BEFORE INSERT ON closed
-    WHEN NEW.first <> 1 + (SELECT COALESCE(MAX(last), 0) FROM closed WHERE run_id = NEW.run_id)
-    BEGIN SELECT RAISE(ABORT, 'rounds are closed in their order'); END;
-"""
-_FIXED = (
-    *("standardized", "extensions", "edge_results", "forgotten", "entries", "closed"),
-    *("evaluations", "opinions", "volunteers"),
-)
-_STAYING = ("standardized", "extensions", "forgotten", "entries", "closed", "evaluations", "rounds")
-_LEAVING = ("orders", "edge_results", "opinions", "volunteers")
-"""Tables whose rows go to the archive when their round is closed (`prune.py`)."""
-
-
-def _refusing(verb: str, table: str, when: str = "") -> str:
-    return (
-        f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} {when} "
-        f"BEGIN SELECT RAISE(ABORT, '{table} can only be appended to'); END;"
-    )
-
-
-_STATEMENTS = (
-    *(_RUNS, _ROUNDS, _MONEY, _MODELS, _ONCE),
-    *(_refusing("UPDATE", table) for table in _FIXED),
-    *(_refusing("DELETE", table) for table in _STAYING),
-    *(_refusing("DELETE", table, f"WHEN NOT {_IS_CLOSED}") for table in _LEAVING),
-)
 
 
 def prepare(connection: sqlite3.Connection, path: str) -> None:
     """Create the schema in an empty database; nothing is done with one that has it.
 
     Raises:
-        SchemaVersionError: Another version of fedagent wrote it.
+        StoreDamagedError: Another version of fedagent wrote it.
         sqlite3.DatabaseError: It is damaged, or no coordinator's.
     """
     if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
         check_version(connection, path)
         return
-    body = "\n".join(_STATEMENTS)
+    body = "\n".join((_RUNS, _ROUNDS, _MONEY, _MODELS))
     connection.executescript(f"BEGIN IMMEDIATE; {body} PRAGMA user_version = {VERSION}; COMMIT")
 
 
 def check_version(connection: sqlite3.Connection, path: str) -> None:
-    """Refuse a database that another version of fedagent wrote.
-
-    Raises:
-        SchemaVersionError: It did.
-        sqlite3.DatabaseError: It is damaged, or no coordinator's.
-    """
+    """Refuse a database that another version of fedagent wrote; see `prepare`."""
     connection.execute("SELECT 1 FROM runs LIMIT 0")  # fails where it is no coordinator's
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if found != VERSION:
-        raise SchemaVersionError(path, found, VERSION)
+        problem = f"was written by another fedagent (schema {found}; this one has {VERSION})"
+        hint = "continue with that version, or start fresh in another --data-dir"
+        raise StoreDamagedError(path, problem, hint)
 
 
-def has_changed(connection: sqlite3.Connection) -> bool:
-    """Return whether tables or triggers are others than this release makes."""
-    query = "SELECT type, name, sql FROM main.sqlite_master ORDER BY type, name"
-    with closing(sqlite3.connect(":memory:")) as fresh:
-        prepare(fresh, "")
-        wanted = fresh.execute(query).fetchall()
-    return [tuple(row) for row in connection.execute(query)] != wanted
+def one_line(error: object) -> str:
+    """Return what sqlite says of a damaged database."""
+    return f"is damaged ({' '.join(str(error).split())})"
 
 
 def refused_by_disk(error: BaseException) -> bool:
@@ -360,20 +274,24 @@ def refused_by_disk(error: BaseException) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DISK
 
 
-def damage_behind(error: Exception, connection: sqlite3.Connection) -> str:
-    """Return what is damaged if that is why a reader failed; empty if it is not.
+@contextmanager
+def finding_damage(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
+    """Raise `StoreDamagedError` where a damaged database is why the body fails.
 
     An error that a mistake of ours may have made as well is put down to damage only
     where the database itself says so.
     """
-    if isinstance(error, DAMAGE):
-        return "" if refused_by_disk(error) else " ".join(str(error).split())
-    return _complaint(connection) if isinstance(error, _MISREAD) else ""
-
-
-def _complaint(connection: sqlite3.Connection) -> str:
     try:
-        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        yield
     except DAMAGE as error:
-        found = str(error)
-    return "" if found == "ok" else " ".join(str(found).split())
+        if refused_by_disk(error):
+            raise
+        raise StoreDamagedError(str(path), one_line(error)) from error
+    except _MISREAD as error:
+        try:
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        except DAMAGE as second:
+            found = str(second)
+        if found == "ok":
+            raise
+        raise StoreDamagedError(str(path), one_line(found)) from error

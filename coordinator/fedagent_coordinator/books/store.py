@@ -5,9 +5,6 @@ once: a second `settle` changes nothing, and `void_open_rounds` ends at restart 
 flight. The process that opens a store holds the data directory's lock.
 """
 
-import hashlib
-import logging
-import re
 import sqlite3
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -18,37 +15,26 @@ from typing import Unpack
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.effects import BookEvaluation, Reserve, Settle
 from fedagent_coordinator.errors import (
     HistoryLostError,
-    LedgerBrokenError,
     LedgerError,
-    RecordError,
-    StateError,
+    StoreDamagedError,
     StoreFailedError,
     UnknownRoundError,
-    UnreadableDatabaseError,
 )
 from fedagent_coordinator.policies.base import State
 from fedagent_protocol.messages import LedgerHead
 
-from . import rounds
-from .connection import Database, DatabaseOptions
+from . import archive, learning, rounds
+from .database import Database, DatabaseOptions
 from .evaluations import insert_evaluation
 from .ledger import checked_micro, hash_at, is_genuine
-from .models import insert_metrics
-from .prune import Prunable, prunable, prune
 from .reader import Reader
-from .records import pack_arrays, unpack_arrays
+from .records import pack
 from .rows import RunRow
-from .schema import DATABASE, damage_behind
+from .schema import finding_damage
 
-_log = logging.getLogger(__name__)
-
-ACCEPTED = "accepted lost history"
-DAMAGED = "accepted a damaged ledger"
-_ENTRY_NAMED = re.compile(r"entry (\d+) \(")
 VERIFIED_AT_START = 2000
 """Newest entries that a start verifies; `fedagent ledger verify` verifies all."""
 MAX_WAITING = 20_000
@@ -146,7 +132,6 @@ class Store(ExitStack):
 
     def __init__(self, folder: Path, **options: Unpack[DatabaseOptions]) -> None:
         super().__init__()
-        self._accept = options.get("accept_lost_history", False)
         self._db = Database(folder, **options)
         self.callback(self._db.close)
         self.read = Reader(self._db.connection, folder)
@@ -158,23 +143,19 @@ class Store(ExitStack):
 
     def _verify(self) -> None:
         """Refuse books that are not whole, unless an operator accepts them, now or formerly."""
-        path, sql = str(self._db.folder / DATABASE), self._db.connection
-        try:
-            (accepted,) = sql.execute(
-                "SELECT COALESCE(MAX(seq), 0) FROM entries WHERE kind = 'note' AND note GLOB ?",
-                (f"{DAMAGED}*",),
+        db = self._db
+        with finding_damage(db.connection, db.path):
+            (accepted,) = db.connection.execute(
+                "SELECT COALESCE(MAX(seq), 0) FROM entries WHERE kind = 'accept'"
             ).fetchone()
-            since = max(accepted, self._db.ledger.seq - VERIFIED_AT_START)
+            since = max(accepted, db.seq - VERIFIED_AT_START)
             report = self.read.ledger.verify(since=since)
-        except Exception as error:
-            problem = damage_behind(error, self._db.connection)
-            if not problem:
-                raise
-            raise UnreadableDatabaseError(path, f"the database is damaged ({problem})") from error
-        if report.problems and not self._accept:
-            raise LedgerBrokenError(path, len(report.problems), report.problems[0])
-        if report.problems:
-            self._db.note(f"{DAMAGED}: {report.problems[0]}")
+        if not report.problems:
+            return
+        if not db.accept:
+            found = f"the ledger has {len(report.problems)} problems, the first: "
+            raise HistoryLostError(str(db.path), found + report.problems[0])
+        db.note_accepted(report.problems[0])
 
     def check_witness(self, edge: str, head: LedgerHead) -> None:
         """Compare the ledger with a head that this coordinator has given to an edge.
@@ -182,29 +163,29 @@ class Store(ExitStack):
         Raises:
             HistoryLostError: It has another entry there, or ends before, and nobody accepts it.
         """
-        me, sql = self._db.identity, self._db.connection
-        if me is None or head.coordinator != me.id or not is_genuine(head, me.public_bytes):
+        db = self._db
+        if db.identity is None or head.coordinator != db.identity.id:
             return
-        found = hash_at(sql, head.seq)
-        if found == head.hash:
+        found = hash_at(db.connection, head.seq)
+        if found == head.hash or not is_genuine(head, db.identity.public_bytes):
+            return
+        accepted = "SELECT 1 FROM entries WHERE kind = 'accept' AND ? BETWEEN seq AND amount_micro"
+        if db.connection.execute(accepted, (head.seq,)).fetchone() is not None:
             return
         problem = f"edge {edge} is a witness of entry {head.seq} ({head.hash.hex()[:16]}), "
-        problem += "here it is another one" if found else f"here is {self._db.ledger.seq} the last"
-        # What was lost between the note and the entry that it names, and nothing after it.
-        accepted = sql.execute(
-            "SELECT seq, note FROM entries WHERE kind = 'note' AND instr(note, ?)", (ACCEPTED,)
-        )
-        for seq, note in accepted.fetchall():
-            named = _ENTRY_NAMED.search(note)
-            if named is not None and seq <= head.seq <= int(named[1]):
-                return
-        if not self._accept:
-            raise HistoryLostError(str(self._db.folder / DATABASE), problem)
-        self.note(f"{ACCEPTED}: {problem}")
+        problem += "here it is another one" if found else f"here is {db.seq} the last"
+        if not db.accept:
+            raise HistoryLostError(str(db.path), problem)
+        db.note_accepted(problem, head.seq)
 
     def note(self, text: str) -> None:
         """Say in the ledger what an operator did."""
-        self._db.note(text)
+        with self._db.transaction("note"):
+            self._db.append("note", note=text)
+
+    def accept(self, problem: str, until: int) -> None:
+        """Say in the ledger that an operator accepts the loss of entries up to `until`."""
+        self._db.note_accepted(problem, until)
 
     @property
     def head(self) -> LedgerHead | None:
@@ -236,26 +217,30 @@ class Store(ExitStack):
         """
         if (former := self.read.open_run()) is not None:
             self.end_run(former.run_id, "replaced by a new run")
-        run_id, now = uuid.uuid4().hex, self._db.clock_ms()
+        run_id = uuid.uuid4().hex
         with self._db.transaction("begin") as sql:
             sql.execute(
                 "INSERT INTO runs (run_id, recipe_digest, recipe, seed, unlimited, origin, "
                 "begun_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (run_id, recipe_digest, recipe, seed, total_micro is None, origin, now),
+                (
+                    *(run_id, recipe_digest, recipe, seed, total_micro is None, origin),
+                    self._db.clock_ms(),
+                ),
             )
-            self._append("run", run_id)
+            self._db.append("run", run_id)
             if total_micro is not None and checked_micro("the total budget", total_micro):
-                self._db.ledger.move("grant", run_id, None, total_micro, at_ms=now)
+                self._db.move("grant", run_id, None, total_micro)
         return self.read.run(run_id)
 
-    def standardize(self, run_id: str, recipe: str, *, agents: int, samples: int) -> None:
-        """Keep a run's recipe with what features are scaled by, once; it rests on these samples."""
+    def standardize(self, run_id: str, recipe: str) -> None:
+        """Keep a run's recipe with what features are scaled by, once."""
         with self._db.transaction("standardize") as sql:
-            sql.execute(
-                "INSERT INTO standardized (run_id, recipe, agents, samples) VALUES (?, ?, ?, ?)",
-                (run_id, recipe, agents, samples),
+            changed = sql.execute(
+                "UPDATE runs SET scaled = ? WHERE run_id = ? AND scaled IS NULL", (recipe, run_id)
             )
-            self._append("run", run_id)
+            if not changed.rowcount:
+                raise LedgerError(f"the features of run {run_id:.8} are scaled already")
+            self._db.append("run", run_id)
 
     def end_run(self, run_id: str, reason: str) -> tuple[int, ...]:
         """End a run; return the rounds that were voided with it. Idempotent."""
@@ -267,7 +252,7 @@ class Store(ExitStack):
                 "UPDATE runs SET ended_ms = ?, end_reason = ? WHERE run_id = ?",
                 (self._db.clock_ms(), reason, run_id),
             )
-            self._append("run", run_id)
+            self._db.append("run", run_id, note=reason)
         self._db.fold_wal()
         return voided
 
@@ -280,26 +265,14 @@ class Store(ExitStack):
         run = self.read.run(run_id)
         if run.ended_ms is None:
             return self.read.rounds_of(run) or 0
-        done = self.read.progress(run_id).rounds_done
+        count = self.read.progress(run_id).rounds_done + more
         with self._db.transaction("extend") as sql:
             sql.execute(
-                "INSERT INTO extensions (run_id, seq, after, count, ended_ms, end_reason, at_ms) "
-                "SELECT :run_id, COUNT(*) + 1, :after, :count, :ended_ms, :end_reason, :at_ms "
-                "FROM extensions WHERE run_id = :run_id",
-                {
-                    "run_id": run_id,
-                    "after": done,
-                    "count": done + more,
-                    "ended_ms": run.ended_ms,
-                    "end_reason": run.end_reason,
-                    "at_ms": self._db.clock_ms(),
-                },
+                "UPDATE runs SET ended_ms = NULL, end_reason = NULL, extended = ? WHERE run_id = ?",
+                (count, run_id),
             )
-            sql.execute(
-                "UPDATE runs SET ended_ms = NULL, end_reason = NULL WHERE run_id = ?", (run_id,)
-            )
-            self._append("run", run_id)
-        return done + more
+            self._db.append("run", run_id, note=f"goes on up to round {count}")
+        return count
 
     def indices(self, run_id: str) -> RunIndices:
         """Return the run-wide indices of agents and edges."""
@@ -331,8 +304,7 @@ class Store(ExitStack):
             raise rounds.overspent("the run", wanted_micro=total, free_micro=free)
         with self._db.transaction("reserve"):
             if total > free:
-                now, more = self._db.clock_ms(), total - free
-                self._db.ledger.move("grant", run_id, plan.round, more, at_ms=now)
+                self._db.move("grant", run_id, plan.round, total - free)
             rounds.insert_plan(self._db, run_id, plan, policy=policy, total=total)
             self._db.checkpoint("reserve.entries")
 
@@ -351,14 +323,12 @@ class Store(ExitStack):
         if state != "open":
             return False
         with self._db.transaction("settle"):
-            rounds.insert_scores(self._db, run_id, result)
             rounds.settle(self._db, run_id, result)
         self._db.fold_wal()
         return True
 
     def void_open_rounds(self, run_id: str, reason: str) -> tuple[int, ...]:
         """End what a crash left in flight; return the rounds. Exactly once."""
-        self.read.run(run_id)
         if not rounds.open_rounds(self._db.connection, run_id):
             return ()
         with self._db.transaction("void"):
@@ -376,27 +346,26 @@ class Store(ExitStack):
             return False
         with self._db.transaction("evaluate") as sql:
             insert_evaluation(sql, run_id, found)
-            self._append("evaluation", run_id, found.round)
+            self._db.append("evaluation", run_id, found.round)
         return True
 
     # ---------------------------------------------------------------- learning
 
-    def snapshot(self, run_id: str, round_: int, policy: str, state: State) -> None:
-        """Keep the state of `policy` after it learnt from `round_`.
+    def snapshot(self, run_id: str, round_: int, state: State) -> None:
+        """Keep what decides, as it is after it learnt from `round_`.
 
         Of older ones that before it stays, and a few at about equal distances: the last of each
         stretch of rounds.
         """
-        data = pack_arrays(state)
+        data = pack(state)
         most = min(_MOST_SNAPSHOTS, _SNAPSHOT_BYTES // max(1, len(data)))
         here, step = round_ - self.read.closed_until(run_id), SNAPSHOT_EVERY
         while most and here > step * most:
             step *= 2
         with self._db.transaction("snapshot") as sql:
             sql.execute(
-                "INSERT OR REPLACE INTO snapshots (run_id, round, policy, state, state_sha256) "
-                "VALUES (?, ?, ?, ?, ?)",
-                (run_id, round_, policy, data, hashlib.sha256(data).digest()),
+                "INSERT OR REPLACE INTO snapshots (run_id, round, state) VALUES (?, ?, ?)",
+                (run_id, round_, data),
             )
             sql.execute(
                 "DELETE FROM snapshots WHERE run_id = ?1 AND (?2 = 0 OR round NOT IN "
@@ -406,30 +375,9 @@ class Store(ExitStack):
                 (run_id, most, step),
             )
 
-    def restore(self, run_id: str, policy: str, policies: Learning) -> int:
-        """Give what decides back what it knew; return how many rounds were replayed.
-
-        Raises:
-            StateError: The run's snapshot is of another policy.
-            RecordError: Stored bytes are damaged.
-        """
-        sql = self._db.connection
-        row = sql.execute(
-            "SELECT * FROM snapshots WHERE run_id = ? ORDER BY round DESC LIMIT 1", (run_id,)
-        ).fetchone()
-        if row is not None:
-            if row["policy"] != policy:
-                raise StateError(policy, f"the run was decided by {row['policy']!r}")
-            if hashlib.sha256(row["state"]).digest() != row["state_sha256"]:
-                raise RecordError("policy state", "has changed on disk")
-            policies.restore(unpack_arrays(row["state"]))
-        replayed = 0
-        for feedback, controls in rounds.settled(
-            sql, run_id, since=0 if row is None else row["round"]
-        ):
-            policies.learn(feedback, controls)
-            replayed += 1
-        return replayed
+    def restore(self, run_id: str, policies: learning.Restorable) -> int:
+        """Give what decides back what it knew; see `learning.restore`."""
+        return learning.restore(self._db.connection, run_id, policies)
 
     def prune(
         self,
@@ -439,21 +387,21 @@ class Store(ExitStack):
         least: int = 1,
         most: int,
         by: str,
-    ) -> Prunable:
+    ) -> archive.Prunable:
         """Close the oldest rounds, at most `most` of them, or none if too few.
 
         Of the newest rounds `keep_rounds` stay, and all that followed the oldest snapshot.
-        Returns what there was. Crash points: those of `prune.prune`.
+        Returns what there was. Crash points: those of `archive.prune`.
 
         Raises:
             StoreFailedError: The disk failed, or has no room. Rounds that could not be closed are
                 where they were.
         """
-        piece = prunable(self._db.connection, run_id, keep_rounds=keep_rounds, most=most)
+        piece = archive.prunable(self._db.connection, run_id, keep_rounds=keep_rounds, most=most)
         if piece.rounds >= least:
             try:
-                prune(self._db, piece, by=by)
-            except (OSError, sqlite3.Error) as error:
+                archive.prune(self._db, piece, by=by)
+            except (OSError, sqlite3.Error, StoreDamagedError) as error:
                 raise StoreFailedError(str(error)) from error
         return piece
 
@@ -470,11 +418,10 @@ class Store(ExitStack):
         """Note that what edges learnt up to a round counts in no merge any more. Idempotent."""
         with self._db.transaction("forget") as sql:
             sql.executemany(
-                "INSERT OR IGNORE INTO forgotten (run_id, edge, round) "
-                "SELECT run_id, idx, ? FROM edges WHERE run_id = ? AND edge_id = ?",
+                "UPDATE edges SET forgotten = MAX(forgotten, ?) WHERE run_id = ? AND edge_id = ?",
                 [(round_, run_id, edge) for edge in edges],
             )
-            self._append("forget", run_id, round_)
+            self._db.append("forget", run_id, round_)
 
     def save_model(
         self, run_id: str, round_: int, digest: str, size_bytes: int, state: str = ""
@@ -489,15 +436,14 @@ class Store(ExitStack):
                 "VALUES (?, ?, ?, ?, ?, ?)",
                 (run_id, round_, digest, size_bytes, self._db.clock_ms(), state),
             )
-            self._append("model", run_id, round_)
+            self._db.append("model", run_id, round_)
 
     def save_metrics(
         self, run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
     ) -> None:
         """Keep how good the global model of a round is."""
-        with self._db.transaction("metrics"):
-            insert_metrics(self._db, run_id, round_, digest, metrics)
-
-    def _append(self, kind: str, run_id: str, round_: int | None = None) -> None:
-        """Bind what was just written into the ledger's chain."""
-        self._db.ledger.append(kind, run_id, round_, at_ms=self._db.clock_ms())
+        if not metrics:
+            return
+        with self._db.transaction("metrics") as sql:
+            rounds.insert_metrics(sql, run_id, round_, digest, metrics)
+            self._db.append("metrics", run_id, round_)

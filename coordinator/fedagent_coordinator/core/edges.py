@@ -84,8 +84,13 @@ class EdgeSession:
     ids: list[str] = field(default_factory=list)  # session ids of `epoch`, in the edge's order
     client: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     """int32[len(ids)], their run-wide indices; -1 of who was only named."""
-    crl: int | None = None  # number of the list of the revoked that it goes by; None until it said
-    crl_asked: int = 0  # how often it was asked for a list that we have not made
+    list_seen: bool = False  # its list of the revoked is ours, or was taken over
+    list_asked: int = 0  # how often it was asked for it
+
+    @property
+    def owes_list(self) -> bool:
+        """Whether it may have a list of the revoked that we have not made and not seen."""
+        return not self.list_seen and self.list_asked < ASKS
 
     def suspect(self, what: str, agents: int) -> list[Effect]:
         """Say what is odd about so many agents that it names; again if of twice as many."""
@@ -167,29 +172,16 @@ class Members:
     Attributes:
         agents: None where there is no site: then everybody may take part.
         names: What the site calls all that it ever let in.
-        lost: Between these numbers are lists of the revoked that were made since our backup.
     """
 
     agents: frozenset[str] | None = None
     names: Mapping[str, str] = field(default_factory=dict)
-    lost: tuple[int, int] = (0, 0)
     revoked: Revocations = field(default_factory=partial(Revocations, number=0, crl=b""))
 
     def called(self, edge: str, own: str) -> str:
         """Return what an edge is called: by its site, or where there is none by itself."""
         name = safe_text(own, limit=100) if self.agents is None else self.names.get(edge, "")
         return name or edge
-
-    def owes_list(self, edge: EdgeSession) -> bool:
-        """Return whether an edge has, or may have, a list that we have not made and not seen.
-
-        A coordinator on a backup has lost who was revoked since: who is out must not come in again.
-        """
-        after, before = self.lost
-        if edge.crl is None:
-            return before > 0  # its first status tells
-        unknown = edge.crl > self.revoked.number or after < edge.crl < before
-        return unknown and edge.crl_asked < ASKS
 
 
 @dataclass(slots=True)

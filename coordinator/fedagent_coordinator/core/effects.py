@@ -293,15 +293,10 @@ class Start(Input, frozen=True):
 
 
 class Enrolled(Input, frozen=True):
-    """Which agents belong to the site from now on, and what it calls all that it ever let in.
-
-    Lists of the revoked with numbers between the two in `lost` were made since the backup of which
-    this coordinator's data is.
-    """
+    """Which agents belong to the site from now on, and what it calls all that it ever let in."""
 
     agents: frozenset[str]
     names: Mapping[str, str] = msgspec.field(default_factory=dict)
-    lost: tuple[int, int] = (0, 0)
 
 
 class WordRenewed(Input, frozen=True):

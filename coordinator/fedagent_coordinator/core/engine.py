@@ -52,7 +52,7 @@ from fedagent_protocol.transfer import Layout
 from . import effects as fx
 from .answers import AnswerMessage, unmet_needs
 from .decision import Learning
-from .edges import ASKS, EdgeSession, Indices
+from .edges import EdgeSession, Indices
 from .evaluating import Evaluating
 from .merge import Merging
 from .ordered import Ordered
@@ -197,14 +197,14 @@ class Engine:
         for edge in run.edges.live():
             if edge.id in revoked.ids:
                 edge.heard_at = -math.inf
-            elif not run.members.owes_list(edge):
+            elif not edge.owes_list:
                 run.send(edge.id, run.members.revoked)
 
     def _enrolled(self, event: fx.Enrolled, now: float) -> None:
         """Take over who belongs to the site: its names stand, whatever edges call anybody."""
         run, members = self.run, self.run.members
         new = event.agents - (members.agents or frozenset())
-        members.agents, members.names, members.lost = event.agents, event.names, event.lost
+        members.agents, members.names = event.agents, event.names
         run.do(fx.KeepMembers(event.agents | event.names.keys(), event.agents))
         for edge in run.edges.by_id.values():
             self._label(edge)
@@ -300,33 +300,28 @@ class Engine:
             self.phase.caught_up(edge)
 
     def _compare_lists(self, edge: EdgeSession, number: int) -> None:
-        """Send an edge the list of the revoked that it lacks, or ask it for one that it alone has.
+        """Send an edge the list of the revoked that it lacks, once its own other one was seen.
 
         A coordinator on a backup has lost who was revoked since: who is out must not come in again.
         """
         run, ours = self.run, self.run.members.revoked
-        edge.crl = number
         if not ours.crl:
             return
-        if not run.members.owes_list(edge):
-            if number < ours.number:
-                run.send(edge.id, ours)
-            return
-        edge.crl_asked += 1
-        if edge.crl_asked == 1:
-            text = (
-                f"edge {edge.name or edge.id} goes by revocation list {number}, which this "
-                f"coordinator (list {ours.number}) has not made or has lost: it is asked for it, "
-                "so that who was revoked since the backup stays so"
-            )
-            run.do(Warn("", text, once=True))
-        run.send(edge.id, RevocationsNeed(number=ours.number))
+        edge.list_seen |= number in (0, ours.number)
+        if edge.owes_list:
+            edge.list_asked += 1
+            run.send(edge.id, RevocationsNeed(number=0))
+        elif number < ours.number:
+            run.send(edge.id, ours)
 
     def _revocations(self, received: Received, shown: Revocations, _now: float) -> None:
-        edge = self.run.edges.by_id.get(received.sender)
-        if edge is not None and 0 < edge.crl_asked <= ASKS:
-            edge.crl_asked = ASKS + 1
-            self.run.do(fx.LearnRevocations(edge.id, shown.crl))
+        edge, ours = self.run.edges.by_id.get(received.sender), self.run.members.revoked
+        if edge is None or edge.list_seen or not edge.list_asked:
+            return
+        edge.list_seen = True
+        self.run.do(fx.LearnRevocations(edge.id, shown.crl))
+        if shown.number < ours.number:
+            self.run.send(edge.id, ours)
 
     def _need(self, received: Received, need: Need, now: float) -> None:
         edge = self.run.edges.by_id.get(received.sender)

@@ -7,13 +7,14 @@ import hashlib
 import math
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from fedagent_coordinator.errors import EnrolmentError, UnreadableDatabaseError
+from fedagent_coordinator.books.schema import one_line
+from fedagent_coordinator.errors import EnrolmentError, StoreDamagedError
 from fedagent_node.site.certificates import Certificate, RevocationList, Role
 from fedagent_node.site.joining import JoinRequest, Refusal, code_of, read_code
 from fedagent_protocol.errors import safe_text
@@ -103,10 +104,10 @@ class Enrolment:
                     self._connection.execute(f"PRAGMA user_version = {_SCHEMA}")
         except sqlite3.DatabaseError as exc:
             self._connection.close()
-            raise UnreadableDatabaseError(str(self.path), str(exc)) from exc
+            raise StoreDamagedError(str(self.path), one_line(exc)) from exc
         if version not in (0, _SCHEMA):
             self._connection.close()
-            raise UnreadableDatabaseError(str(self.path), "it was written by another version")
+            raise StoreDamagedError(str(self.path), "was written by another version")
 
     def close(self) -> None:
         """Close it."""
@@ -201,43 +202,6 @@ class Enrolment:
             (ident, UNKNOWN, now, now),
         )
 
-    def inherit(self, newer: "Enrolment", *, same_site: bool) -> None:
-        """Take over what a newer database knows: who was revoked, and of the same site the rest.
-
-        Who is revoked in either stays so. A certificate that is not known here could not be taken
-        back; an invitation that was used must not be used again.
-        """
-        gone, ours = newer.revoked_ids(), self.revoked_ids()
-        with self._writing():
-            if same_site:
-                self._take("certificates", newer, present="IGNORE")
-                self._take("invitations", newer)
-                self._take("members", newer, lambda row: row[0] not in ours and row[3] != "pending")
-                self._set_serials(self._loose_serials() | newer._loose_serials())  # noqa: SLF001
-                self._lose(*newer.lost_lists())
-            else:
-                self._take("certificates", newer, lambda row: row[1] in gone, present="IGNORE")
-                self._take("members", newer, lambda row: row[0] in gone)
-            numbers = self.fact("revocations", 0), newer.fact("revocations", 0)
-            self._set("revocations", max(numbers) + 1)
-
-    def skip_lists(self, count: int) -> None:
-        """Note that up to `count` lists of the revoked were made that are not known here."""
-        with self._writing():
-            number = self.fact("revocations", 0)
-            self._lose(number, number + count)
-            self._set("revocations", number + count)
-
-    def lost_lists(self) -> tuple[int, int]:
-        """Return between which numbers lists of the revoked are lost, both 0 for none."""
-        return self.fact("lost_after", 0), self.fact("lost_before", 0)
-
-    def _lose(self, after: int, before: int) -> None:
-        if before:
-            # What lies between two losses is known, and at worst asked for once more.
-            self._set("lost_after", min(after, self.fact("lost_after", after)))
-            self._set("lost_before", max(before, self.fact("lost_before", before)))
-
     def learn(self, found: RevocationList, *, now: float) -> int:
         """Take over a list that the site's authority made; return how much of it is new here."""
         ours = self.revoked_ids()
@@ -264,22 +228,6 @@ class Enrolment:
 
     def _set_serials(self, serials: frozenset[int]) -> None:
         self._set("revoked_serials", " ".join(f"{one:x}" for one in sorted(serials)))
-
-    def _take(
-        self,
-        table: str,
-        newer: "Enrolment",
-        wanted: Callable[[tuple[Any, ...]], bool] = lambda _: True,
-        *,
-        present: Literal["IGNORE", "REPLACE"] = "REPLACE",
-    ) -> None:
-        rows = newer._connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608, SLF001 - our own words, the same class
-        for row in filter(wanted, rows):
-            places = ", ".join("?" * len(row))
-            self._connection.execute(
-                f"INSERT OR {present} INTO {table} VALUES ({places})",  # noqa: S608
-                row,
-            )
 
     def permit_until(self, seconds: float, *, now: float) -> float:
         """Return until when everybody is let in, for `seconds` from the first start with that.

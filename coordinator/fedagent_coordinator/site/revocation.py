@@ -2,15 +2,24 @@
 
 import asyncio
 import functools
+import logging
+import sqlite3
+import time
+from pathlib import Path
 
 from fedagent_coordinator.core.effects import Enrolled, WordRenewed
+from fedagent_coordinator.errors import StoreDamagedError
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.site.folder import Site, renew_own
 from fedagent_node.data_dir import Identity
 from fedagent_node.effects import Revoked
+from fedagent_node.errors import CredentialsError
 from fedagent_node.shell import Shell
-from fedagent_node.site.credentials import Credentials
+from fedagent_node.site.certificates import CertificateError
+from fedagent_node.site.credentials import Credentials, load_credentials
+from fedagent_node.site.reading import read_crl
 
+_log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """How often the enrolments are looked at: the command line writes them."""
 
@@ -35,7 +44,30 @@ async def watch_members(shell: Shell, site: Site) -> None:
 
 
 def _enrolled(enrolment: Enrolment) -> Enrolled:
-    return Enrolled(enrolment.agents(), enrolment.names(), enrolment.lost_lists())
+    return Enrolled(enrolment.agents(), enrolment.names())
+
+
+def learn_list(folder: Path, edge: str, crl: bytes) -> None:
+    """Take over a list of the revoked that an edge has shown; who watches members signs a newer.
+
+    That the site's authority made it is enough: who is revoked is so for good.
+    """
+    try:
+        held = load_credentials(folder)
+        if held is None:
+            return
+        found = read_crl(crl, held.ca_der)
+        with Enrolment(folder) as enrolment:
+            fresh = enrolment.learn(found, now=time.time())
+    except (CertificateError, CredentialsError, StoreDamagedError, sqlite3.Error) as error:
+        _log.warning("the list of the revoked of edge %s is not taken over: %s", edge, error)
+        return
+    if fresh:
+        _log.warning(
+            "revocation list %d of edge %s is taken over: %d ids and certificates on it were not "
+            "known here to be revoked, as after a restore from a backup",
+            *(found.number, edge, fresh),
+        )
 
 
 async def renewed(shell: Shell, site: Site, identity: Identity, days: float) -> Credentials:

@@ -45,7 +45,7 @@ def backup(folder: Path, *, data_dir: Path | None, as_json: bool) -> None:
             exit_code=UNREADABLE,
         ) from error
     if as_json:
-        emit({"backup": str(folder), "entries": made.seq, "commits": made.commits})
+        emit({"backup": str(folder), "entries": made.seq})
     else:
         echo(f"{folder}: the ledger up to entry {made.seq}, with models, identity and site")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from fedagent_cli.read.runs import open_run
-from fedagent_coordinator.books.prune import PIECE, Prunable, bytes_held
+from fedagent_coordinator.books.archive import PIECE, Prunable, bytes_held
 from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import CoordinatorError

@@ -1,17 +1,12 @@
-"""The power goes at any write of a round, and of two processes one has the last credit."""
+"""The power goes at any write of a round."""
 
-import multiprocessing
 from collections.abc import Iterator
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from fedagent_coordinator.books.queries import Queries
-from fedagent_coordinator.books.rows import Balance
 from fedagent_coordinator.books.store import Store
-from fedagent_coordinator.errors import CoordinatorError
 from tests.fakes.power import Keep, Noted, everything, left, noted, nothing, scattered, torn
 from tests.fakes.stored_runs import (
     MEMORY,
@@ -94,53 +89,3 @@ def _goes_on(folder: Path, run: str, promised: set[str]) -> None:
         balance = store.read.balance(run)
         assert (balance.reserved_micro, balance.settled_micro) == (0, 3 * (100 + 300))
         assert store.read.ledger.verify().problems == ()
-
-
-RACES = 8
-
-
-def _race(folder: Path, turn: Barrier) -> None:
-    """Ask for the last credit of each race when the other has seen, too, that it is there."""
-
-    def balance(self: Queries, run_id: str) -> Balance:
-        found = seen(self, run_id)
-        turn.wait(30)
-        return found
-
-    seen = Queries.balance
-    Queries.balance = balance  # type: ignore[method-assign] # in a process of its own
-    for race in range(RACES):
-        with Store(folder / str(race)) as store:
-            run = store.read.open_run()
-            assert run is not None
-            turn.wait(30)
-            try:
-                store.reserve(run.run_id, small_plan(small_view(1, [1])), policy="random")
-                met = "won"
-            except CoordinatorError as error:
-                met = type(error).__name__
-            turn.wait(30)
-        (folder / f"{race}.{multiprocessing.current_process().name}").write_text(met)
-
-
-def test_of_two_processes_that_reserve_the_last_credit_one_has_it(memory: Path) -> None:
-    for race in range(RACES):
-        with Store(memory / str(race)) as store:
-            begun(store, total_micro=1)
-    spawn = multiprocessing.get_context("spawn")
-    turn = spawn.Barrier(2)
-    racers = [spawn.Process(target=_race, args=(memory, turn), name=name) for name in "ab"]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join(60)
-        assert racer.exitcode == 0
-    for race in range(RACES):
-        met = sorted((memory / f"{race}.{name}").read_text() for name in "ab")
-        assert met == ["OvertakenError", "won"]
-        with Store(memory / str(race)) as store:
-            run = store.read.open_run()
-            assert run is not None
-            balance = store.read.balance(run.run_id)
-            assert (balance.free_micro, balance.reserved_micro) == (0, 1)
-            assert store.read.ledger.verify().problems == ()

@@ -1,20 +1,18 @@
-"""Edges get the list of the revoked that they lack; what we have lost they are asked for first."""
+"""Edges get the list of the revoked that they lack; one that is not ours is asked for."""
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.edges import ASKS
-from fedagent_node.effects import Effect, Revoked, Send, Warn
+from fedagent_node.effects import Effect, Revoked, Send
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import Field, settings, toy_edges
 
-LOST = (4, 1004)
-"""List 4 is that of the backup; up to 1003 may have been made since."""
+OURS = 5
 
 
-def restored(number: int = 1004) -> Field:
-    """Return a field of two edges whose coordinator was restored from a backup."""
+def begun() -> Field:
+    """Return a field of two edges whose coordinator goes by a list."""
     field = Field(toy_edges(2), settings(count=1, wait_edges=2, wait_agents=6))
-    field.engine.receive(fx.Enrolled(frozenset(), lost=LOST), 0.0)
-    field.engine.receive(Revoked(number, frozenset(), b"ours"), 0.0)
+    field.engine.receive(Revoked(OURS, frozenset(), b"ours"), 0.0)
     return field
 
 
@@ -23,66 +21,56 @@ def status(field: Field, crl: int, edge: int = 0) -> list[Effect]:
     return field.hear(field.edges[edge].id, m.EdgeStatus(epoch=said.epoch, run=said.run, crl=crl))
 
 
-def lists(effects: list[Effect]) -> list[tuple[str, str]]:
-    """Return who is sent a list, or asked for one."""
+def lists(effects: list[Effect]) -> list[str]:
+    """Return what is sent of lists."""
     wanted = (m.Revocations, m.RevocationsNeed)
-    return [
-        (one.to, type(one.message).__name__)
-        for one in effects
-        if isinstance(one, Send) and isinstance(one.message, wanted)
-    ]
+    sent = [one.message for one in effects if isinstance(one, Send)]
+    return [type(message).__name__ for message in sent if isinstance(message, wanted)]
 
 
 def shown(number: int) -> m.Revocations:
     return m.Revocations(number=number, crl=b"theirs")
 
 
-def test_an_edge_that_is_behind_gets_the_list_and_one_that_has_it_does_not() -> None:
-    field = restored()
-    assert lists(status(field, 4)) == [("edge-0", "Revocations")]
-    assert lists(status(field, 1004)) == []
+def test_an_edge_without_a_list_gets_ours_and_one_that_has_ours_does_not() -> None:
+    field = begun()
+    assert lists(status(field, 0)) == ["Revocations"]
+    assert lists(status(field, OURS)) == []
+    news = field.engine.receive(Revoked(OURS + 1, frozenset(), b"newer"), 0.0)
+    assert lists(news) == ["Revocations"]
 
 
-def test_a_list_that_was_lost_is_asked_for_before_the_edge_gets_another() -> None:
-    field = restored()
-    first = status(field, 6)
-    assert lists(first) == [("edge-0", "RevocationsNeed")]
-    (said,) = [one.text for one in first if isinstance(one, Warn)]
-    assert "goes by revocation list 6" in said
-    assert field.hear("edge-0", shown(6)) == [fx.LearnRevocations("edge-0", b"theirs")]
-    news = field.engine.receive(Revoked(1005, frozenset({"a"}), b"both"), 0.0)
-    assert lists(news) == [("edge-0", "Revocations")]
-    assert lists(status(field, 6)) == [("edge-0", "Revocations")]
-
-
-def test_a_list_beyond_ours_is_asked_for_and_said_once() -> None:
-    field = restored()
-    for _ in range(2):
-        effects = status(field, 2000)
-        assert lists(effects) == [("edge-0", "RevocationsNeed")]
-    assert not [one for one in effects if isinstance(one, Warn)]
+def test_a_list_older_or_newer_than_ours_is_asked_for_before_the_edge_gets_another() -> None:
+    for number in (OURS - 1, OURS + 9):
+        field = begun()
+        assert lists(status(field, number)) == ["RevocationsNeed"]
+        assert lists(field.engine.receive(Revoked(OURS, frozenset(), b"ours"), 0.0)) == []
+        effects = field.hear("edge-0", shown(number))
+        assert effects[0] == fx.LearnRevocations("edge-0", b"theirs")
+        assert lists(effects) == (["Revocations"] if number < OURS else [])
+        news = field.engine.receive(Revoked(OURS + 10, frozenset({"a"}), b"both"), 0.0)
+        assert lists(news) == ["Revocations"]
+        assert lists(status(field, number)) == ["Revocations"]
 
 
 def test_an_edge_that_has_not_said_what_it_has_is_not_told_yet() -> None:
-    field = restored()
+    field = begun()
     field.hear("edge-0", field.edges[0].hello())
-    assert lists(field.engine.receive(Revoked(1005, frozenset(), b"newer"), 0.0)) == []
-    field.engine.receive(fx.Enrolled(frozenset()), 0.0)
-    news = field.engine.receive(Revoked(1006, frozenset(), b"newer"), 0.0)
-    assert lists(news) == [("edge-0", "Revocations")], "where nothing was lost it is at once"
+    assert lists(field.engine.receive(Revoked(OURS + 1, frozenset(), b"newer"), 0.0)) == []
 
 
 def test_an_edge_that_shows_nothing_gets_ours_in_the_end() -> None:
-    field = restored()
-    said = [lists(status(field, 6)) for _ in range(ASKS + 1)]
-    assert said == [[("edge-0", "RevocationsNeed")]] * ASKS + [[("edge-0", "Revocations")]]
+    field = begun()
+    said = [lists(status(field, OURS - 1)) for _ in range(ASKS + 1)]
+    assert said == [["RevocationsNeed"]] * ASKS + [["Revocations"]]
 
 
 def test_what_was_not_asked_for_is_not_read() -> None:
-    field = restored()
-    status(field, 4)
+    field = begun()
+    status(field, OURS)
     assert field.hear("edge-0", shown(6)) == []
     assert field.hear("nobody", shown(6)) == []
+    field = begun()
     status(field, 6)
     assert field.hear("edge-0", shown(6)) != []
     assert field.hear("edge-0", shown(7)) == []

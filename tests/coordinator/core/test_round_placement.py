@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_coordinator import placement
-from fedagent_coordinator.books.records import pack_controls, unpack_controls
+from fedagent_coordinator.books.records import pack, unpack
 from fedagent_coordinator.core.decision import (
     OPEN_HORIZON,
     horizon,
@@ -74,7 +74,7 @@ def test_each_device_is_ordered_its_own_iterations() -> None:
         assert sorted(a.iterations for a in order.assignments) == sorted(wanted)
         assert len(set(wanted)) > 1
         assert plan.controls.iterations == round(np.mean(wanted))
-        back = unpack_controls(pack_controls(plan.controls))
+        back = unpack(pack(plan.controls), type(plan.controls))
         assert back.each is not None
         assert back.each.tolist() == wanted
 

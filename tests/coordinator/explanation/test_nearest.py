@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator import policies
-from fedagent_coordinator.books.records import pack_arrays
+from fedagent_coordinator.books.records import pack
 from fedagent_coordinator.books.rows import DeviceRow
 from fedagent_coordinator.core.decision import solved
 from fedagent_coordinator.errors import PolicyError
@@ -180,9 +180,9 @@ def test_what_a_policy_says_of_its_scores_is_of_every_pair(name: str) -> None:
     the_round = decided(name, rounds=8, free_micro=None, seed=3)
     assert the_round is not None
     assert the_round.policy is not None
-    before = pack_arrays(the_round.policy.state())
+    before = pack(the_round.policy.state())
     aspects = the_round.aspects()
-    assert pack_arrays(the_round.policy.state()) == before
+    assert pack(the_round.policy.state()) == before
     assert {len(column) for column in aspects.values.values()} <= {len(the_round.view.pair_client)}
     if aspects.experts:
         assert sum(aspects.experts.values()) == pytest.approx(1.0)

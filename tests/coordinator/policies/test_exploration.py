@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator import policies
-from fedagent_coordinator.books.records import pack_selection, unpack_selection
+from fedagent_coordinator.books.records import pack, unpack
 from fedagent_coordinator.core.decision import affordable, solved
 from fedagent_coordinator.policies import Purpose, RoundView, Selection, round_rng
 from fedagent_coordinator.policies.exploration import GIVEN_UP, SWAPPED, explored
@@ -102,7 +102,7 @@ def test_a_record_keeps_the_propensities() -> None:
     view = random_view(np.random.default_rng(1), 1)
     spec = PolicySpec(name="random", exploration=0.5, exploration_bound=1.0)
     found = solved(policies.create("random"), view, seed=3, free_micro=None, spec=spec)
-    again = unpack_selection(pack_selection(found))
+    again = unpack(pack(found), type(found))
     assert found.propensities is not None
     assert again.propensities is not None
     assert again.propensities.tobytes() == found.propensities.tobytes()

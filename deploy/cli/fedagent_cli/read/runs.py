@@ -19,12 +19,9 @@ from fedagent_coordinator.books.queries import Q, open_books
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.books.schema import DATABASE
 from fedagent_coordinator.errors import (
-    ArchiveError,
-    PrunedRoundError,
-    RecordError,
-    SchemaVersionError,
     StoreDamagedError,
     StoreError,
+    UnknownRoundError,
     UnknownRunError,
 )
 from fedagent_node.data_dir import LOCK_FILE, holder_of
@@ -66,16 +63,10 @@ def open_run(
             yield reader, reader.run(run_id)
     except UnknownRunError as error:
         raise _no_run(folder, run_id, given=data_dir is not None) from error
-    except (
-        StoreDamagedError,
-        SchemaVersionError,
-        ArchiveError,
-        RecordError,
-    ) as error:
+    except StoreDamagedError as error:
         raise CliError(error.sentence, error.hint, exit_code=UNREADABLE) from error
-    except PrunedRoundError as error:
-        hint = "all rounds are needed: use an older `fedagent backup`"
-        raise MissingError(error.sentence, hint) from error
+    except UnknownRoundError as error:
+        raise MissingError(error.sentence, error.hint) from error
     except PermissionError as error:
         if folder not in Path(str(error.filename)).parents:
             raise

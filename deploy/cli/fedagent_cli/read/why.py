@@ -13,7 +13,7 @@ from fedagent_cli.output import echo, emit, number_text, table
 from fedagent_cli.read.opinions import agent_named
 from fedagent_cli.read.runs import is_running, open_run
 from fedagent_coordinator.books.reader import Reader
-from fedagent_coordinator.errors import PrunedRoundError, UnknownRoundError
+from fedagent_coordinator.errors import UnknownRoundError
 from fedagent_coordinator.explanation.account import Explanation
 from fedagent_coordinator.explanation.binding import change_text
 from fedagent_coordinator.explanation.explain import explain
@@ -69,9 +69,8 @@ def why(
         try:
             said = explain(reader, agent, round_, run_id=chosen.run_id)
         except UnknownRoundError as error:
-            raise MissingError(f"there is no round {round_}", f"the newest is {last}") from error
-        except PrunedRoundError as error:
-            raise MissingError(error.sentence, error.hint) from error
+            hint = error.hint or f"the newest is round {last}"
+            raise MissingError(error.sentence, hint) from error
         edges = reader.edges(chosen.run_id)
         newest = round_ is None and is_running(reader.folder)
     changes = [change_text(change, edges) for change in said.nearest_change]

@@ -16,7 +16,7 @@ from fedagent_cli.read.look import names_of, print_reasons
 from fedagent_cli.read.runs import epsilon_of, epsilon_text, is_running, open_run, recipe_of
 from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.rows import RunRow
-from fedagent_coordinator.errors import UnreadableDatabaseError
+from fedagent_coordinator.errors import StoreDamagedError
 from fedagent_coordinator.picture.devices import DeviceCard, devices_of
 from fedagent_coordinator.site.enrolment import DATABASE, Enrolment, Member, OpenInvitation
 
@@ -103,7 +103,7 @@ def _site(data_dir: Path | None) -> tuple[list[Member], list[OpenInvitation]]:
         with Enrolment(folder) as found:
             now = time.time()
             return found.members(now=now), found.invitations(now=now)
-    except (OSError, sqlite3.Error, UnreadableDatabaseError):
+    except (OSError, sqlite3.Error, StoreDamagedError):
         return [], []
 
 
