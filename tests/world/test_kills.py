@@ -31,7 +31,7 @@ ELSEWHERE = {
     "pruned": "coordinator/books/test_archive.py",
     "compact": "coordinator/books/test_archive.py",
     "extend": "coordinator/test_runs.py",
-    "note": "coordinator/books/test_database.py",
+    "note": "coordinator/test_backup.py",
     "forget": "coordinator/test_run_store.py",
     "state": "agent/trainer/test_device_state.py",
 }
