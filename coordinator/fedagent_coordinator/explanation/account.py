@@ -5,6 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from fedagent_coordinator.books.rows import OrderRow
+
 State = Literal[
     "selected", "not_selected", "unaffordable", "unavailable", "not_visible", "unknown_device"
 ]
@@ -65,16 +67,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     factor: float = 0.0
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How one order of the device ended; ``open`` while it has not."""
-
-    round: int
-    status: str  # of an `OutcomeStatus`, or of its round: ``open``, ``void``
-    in_time: bool = False
-    reason: str = ""
-    seconds: float | None = None
-
-
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why a device was, or was not, selected in a round; for `fedagent why`, and as JSON.
 
@@ -101,7 +93,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     ordered: int = 0
     in_time: int = 0
     never_delivering: bool = False
-    orders: list[Ended] = []
+    orders: list[OrderRow] = []
     propensity: float | None = None
 
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedagent_coordinator.books.rows import OrderRow
 from fedagent_coordinator.policies.base import Bound
 from fedagent_protocol.messages import UNANSWERED
 
-from .account import Change, Constraint, Ended, Kind, State
+from .account import Change, Constraint, Kind, State
 from .decided import DecidedRound
 
 _MICRO = 1e6
@@ -31,7 +32,7 @@ def binding(
     client: int,
     names: Mapping[str, str],
     values: Mapping[str, np.ndarray],
-    orders: Sequence[Ended] = (),
+    orders: Sequence[OrderRow] = (),
 ) -> Binding:
     """Return what bound a client.
 
@@ -57,7 +58,7 @@ def binding(
     return _unselected(decided, client, pair, (edge_id, where), values)
 
 
-def _left_out(round_: int, orders: Sequence[Ended]) -> str:
+def _left_out(round_: int, orders: Sequence[OrderRow]) -> str:
     """Return why a client was not available, by how its last order before the round ended."""
     last = max((one for one in orders if one.round < round_), key=lambda o: o.round, default=None)
     own = "the device said that it would not train"

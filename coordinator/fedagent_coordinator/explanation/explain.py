@@ -5,7 +5,7 @@ solved again, and only if that gives what was recorded, changes are looked for t
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from fedagent_coordinator.run_settings import decision_policies
 from fedagent_protocol.errors import FedagentError
 from fedagent_task.recipe.spec import Recipe
 
-from .account import Constraint, Ended, Expert, Explanation, Score, known
+from .account import Constraint, Expert, Explanation, Score, known
 from .binding import Binding, binding
 from .decided import DecidedRound
 from .nearest import nearest_changes
@@ -75,7 +75,7 @@ def explain(
         device,
         run_id=run.run_id,
         names=reader.edges(run.run_id),
-        orders=_orders(reader.orders_of(run.run_id, device.client, until=round_)),
+        orders=reader.orders_of(run.run_id, device.client, until=round_),
         nearest=nearest,
     )
 
@@ -86,7 +86,7 @@ def explained_round(
     *,
     run_id: str = "",
     names: Mapping[str, str] | None = None,
-    orders: list[Ended] | None = None,
+    orders: list[OrderRow] | None = None,
     nearest: bool = True,
 ) -> Explanation:
     """Return the same of a round that was decided anywhere; `names` are of edges by id."""
@@ -125,19 +125,6 @@ def explained_round(
 def _propensity(decided: DecidedRound, client: int) -> float | None:
     chances, pair = decided.selection.propensities, decided.best_pair(client)
     return None if chances is None or pair is None else float(chances[pair])
-
-
-def _orders(rows: Iterable[OrderRow]) -> list[Ended]:
-    return [
-        Ended(
-            round=row.round,
-            status=row.status,
-            in_time=row.in_time,
-            reason=row.reason,
-            seconds=row.tau_s,
-        )
-        for row in rows
-    ]
 
 
 def _account(
@@ -246,13 +233,13 @@ def _parameters(recipe: Recipe) -> dict[str, object]:
         return dict(recipe.policy.params)
 
 
-def _never_delivers(ordered: int, in_time: int, orders: Sequence[Ended]) -> bool:
+def _never_delivers(ordered: int, in_time: int, orders: Sequence[OrderRow]) -> bool:
     """Return whether a device was ordered often, and came in time never."""
     over = sum(one.status not in {"open", "void"} for one in orders)
     return in_time == 0 and min(ordered, over) >= _LEAST
 
 
-def _told(ordered: int, in_time: int, orders: Sequence[Ended]) -> list[str]:
+def _told(ordered: int, in_time: int, orders: Sequence[OrderRow]) -> list[str]:
     """Return a sentence on how its orders ended."""
     if not ordered:
         return ["it was never ordered"]

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator import policies
+from fedagent_coordinator.books.rows import OrderRow
 from fedagent_coordinator.core.decision import solved
-from fedagent_coordinator.explanation.account import Change, Ended
+from fedagent_coordinator.explanation.account import Change
 from fedagent_coordinator.explanation.binding import Binding, binding, change_text
 from fedagent_coordinator.explanation.decided import DecidedRound
 from fedagent_coordinator.policies import RoundView, SelectionPolicy
@@ -124,7 +125,12 @@ def test_who_is_not_available_said_so_or_is_left_out(status: str, reason: str, t
     view = replace(column_view(5, price=[1, 1]), client_available=np.array([True, False]))
     the_round = decided(policies.create("cheapest"), view, "cheapest")
     ends = [("arrived", "", 3), (status, reason, 4), ("missed", "", 5)]
-    orders = [Ended(round=t, status=s, in_time=False, reason=r) for s, r, t in ends]
+    orders = [
+        OrderRow(
+            round=t, edge_id="e0", price_micro=1, status=s, reason=r, in_time=False, tau_s=None
+        )
+        for s, r, t in ends
+    ]
     said = binding(the_round, 1, NAMES, {}, orders)
     assert said.state == "unavailable"
     assert text in said.reasons[0]

@@ -123,7 +123,7 @@ def _print(said: Explanation, changes: list[str], away_s: int | None) -> None:
         table(
             ("round", "ended", "seconds", "reason"),
             [
-                (one.round, one.status, _cell(one.seconds), one.reason)
+                (one.round, one.status, _cell(one.tau_s), one.reason)
                 for one in said.orders[:MOST_ORDERS]
             ],
             unless={"reason": ""},
