@@ -9,8 +9,8 @@ from itertools import count
 
 import numpy as np
 
+from fedagent_agent.peers.core.channel import SlotSettings
 from fedagent_agent.peers.core.node import BpUcbNode, SlotPhase
-from fedagent_agent.peers.core.settings import SlotSettings
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_coordinator.policies.sets.beliefs import Graph, k_nearest
 from fedagent_protocol.peers import Envelope

@@ -20,7 +20,7 @@ from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
 from .base import Aspects, BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
-from .selection import explained, spent_per_edge
+from .selection import explained
 from .state import ArrayState, floats, ints
 
 _SCOPES = ("pair", "edge", "global")
@@ -115,9 +115,9 @@ class CocsPolicy(ArrayState):
             rate = np.maximum(rate, 1.0 / (counts + 2))
         limit = self._k_scale * view.round**self._z * math.log(view.round)
         under = (counts <= limit) & view.eligible
-        none = np.empty(0, dtype=np.int64)
-        first = self._solve(view, under, np.ones(len(under)), none, rng)
-        rest = self._solve(view, ~under & view.eligible, rate, first, rng)
+        first = assign(view, np.ones(len(under)), self._solver, rng, wanted=under)
+        known = ~under & view.eligible
+        rest = assign(view, rate, self._solver, rng, wanted=known, after=first)
         pairs = np.concatenate((first, rest))
         scores = np.where(counts > 0, rate, np.nan)
         notes = {"explore": float(under.any()), "under_explored": float(under.sum()), "k": limit}
@@ -180,24 +180,3 @@ class CocsPolicy(ArrayState):
         if self._scope == "pair":
             owner += view.pair_client.astype(np.int64) * _MAX_EDGES
         return np.asarray(owner * _MAX_CELLS + cell, dtype=np.int64)
-
-    def _solve(
-        self,
-        view: RoundView,
-        wanted: BoolArray,
-        value: FloatArray,
-        chosen: IntArray,
-        rng: np.random.Generator,
-    ) -> IntArray:
-        """Solve P2 over the wanted pairs with what `chosen` leaves; ties by chance."""
-        busy = np.zeros(len(view.client_price), dtype=np.bool_)
-        busy[view.pair_client[chosen]] = True
-        spent = np.asarray(spent_per_edge(view, chosen), dtype=np.int64)
-        return assign(
-            view,
-            value,
-            self._solver,
-            rng,
-            wanted=wanted & ~busy[view.pair_client],
-            budget=view.edge_budget - spent,
-        )

@@ -120,17 +120,14 @@ class LinUcbPolicy(ArrayState):
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Solve P2 with the upper bounds; ties by chance."""
-        everything = np.arange(len(view.pair_client), dtype=np.int64)
-        arms = self._arms.grown(len(view.edge_budget))
-        scores = arms.upper(
-            view.pair_edge.astype(np.int64), self._features(view, everything), self._alpha
-        )
+        arms, edges = self._arms.grown(len(view.edge_budget)), view.pair_edge.astype(np.int64)
+        scores = arms.upper(edges, self._features(view), self._alpha)
         pairs = assign(view, np.maximum(scores, _LEAST), self._solver, rng)
         return explained(view, pairs, scores)
 
     def aspects(self, view: RoundView) -> Aspects:
         """Return the regression's mean, and the width that makes it a bound."""
-        x = self._features(view, np.arange(len(view.pair_client), dtype=np.int64))
+        x = self._features(view)
         arms, edges = self._arms.grown(len(view.edge_budget)), view.pair_edge.astype(np.int64)
         mean = arms.upper(edges, x, 0.0)
         return Aspects({"mean": mean, "width": arms.upper(edges, x, self._alpha) - mean})
@@ -138,7 +135,7 @@ class LinUcbPolicy(ArrayState):
     def learn(self, feedback: Feedback) -> None:
         """Regress X of what was played, then move the bounds."""
         view = feedback.view
-        x = self._features(view, feedback.pairs)
+        x = self._features(view)[feedback.pairs]
         edges = view.pair_edge[feedback.pairs].astype(np.int64)
         self._arms = self._arms.grown(len(view.edge_budget))
         self._arms.learn(edges, x, feedback.X.astype(np.float64))
@@ -152,10 +149,10 @@ class LinUcbPolicy(ArrayState):
         if not (self._low < self._high).all():
             yield "has bounds that are none"
 
-    def _features(self, view: RoundView, rows: IntArray) -> FloatArray:
-        scaled = (self._raw(view)[rows] - self._low) / (self._high - self._low)
+    def _features(self, view: RoundView) -> FloatArray:
+        scaled = (self._raw(view) - self._low) / (self._high - self._low)
         one, two = np.clip(scaled, 0.0, 1.0).T
-        return np.stack((np.ones(len(rows)), one, two, one * one, one * two), axis=1)
+        return np.stack((np.ones(len(one)), one, two, one * one, one * two), axis=1)
 
     def _raw(self, view: RoundView) -> FloatArray:
         rate = np.log10(np.maximum(view.feature("download_bps"), 1.0))

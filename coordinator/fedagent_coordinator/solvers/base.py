@@ -17,7 +17,7 @@ from fedagent_coordinator.policies.base import (
     IntArray,
     RoundView,
 )
-from fedagent_coordinator.policies.selection import by_chance
+from fedagent_coordinator.policies.selection import by_chance, spent_per_edge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,20 +65,25 @@ def assign(
     rng: np.random.Generator,
     *,
     wanted: BoolArray | None = None,
-    budget: IntArray | None = None,
+    after: IntArray | None = None,
 ) -> IntArray:
     """Return the pairs of a round that the solver chooses, int64[S] ascending; ties by chance.
 
-    Only `wanted` pairs, bool[P], count, else those of available clients; `budget`, int64[M], is
-    what each edge has left, else its whole budget.
+    Only `wanted` pairs, bool[P], count, else those of available clients; `after` are pairs that are
+    chosen already, and leave the others their edges' rest.
     """
-    choice = view.eligible if wanted is None else wanted
+    choice, budget = view.eligible if wanted is None else wanted, view.edge_budget
+    if after is not None and len(after):
+        idle = np.ones(len(view.client_price), dtype=np.bool_)
+        idle[view.pair_client[after]] = False
+        choice = choice & idle[view.pair_client]
+        budget = budget - np.asarray(spent_per_edge(view, after), dtype=np.int64)
     problem = AssignmentProblem(
         # Without value nothing is ever chosen.
         value=np.where(choice, by_chance(value, rng), 0.0),
         cost=view.pair_price,
         client=view.pair_client,
         edge=view.pair_edge,
-        budget=view.edge_budget if budget is None else budget,
+        budget=budget,
     )
     return solver.solve(problem).pairs

@@ -260,7 +260,10 @@ class LocalSearch:
         return self._by_client[self._bounds[client] : self._bounds[client + 1]]
 
     def _row_at(self, client: int, edge: int) -> int:
-        return next((row for row in self._rows_of(client) if self._edges[row] == edge), -1)
+        for row in self._rows_of(client):
+            if self._edges[row] == edge:
+                return row
+        return -1
 
     def _apply(self, move: _Move) -> list[int]:
         """Make the move; return the edges that may gain from it."""

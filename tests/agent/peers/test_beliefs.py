@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.peers.core.beliefs import Beliefs
+from fedagent_agent.peers.core.channel import SlotSettings
 from fedagent_agent.peers.core.node import BpUcbNode
-from fedagent_agent.peers.core.settings import SlotSettings
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_coordinator.policies.sets.beliefs import Graph, propagate, wire
 from fedagent_protocol.peers import BeliefMessage

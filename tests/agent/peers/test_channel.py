@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.peers.core.channel import PER_INCARNATION, PeerChannel
-from fedagent_agent.peers.core.settings import SlotSettings
+from fedagent_agent.peers.core.channel import PER_INCARNATION, PeerChannel, SlotSettings
 
 SETTINGS = SlotSettings(gap_s=0.03, silence_s=1e5, life_s=1e6, max_envelopes=1000)
 RNG = random.Random(1)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedagent_agent.peers.core.channel import SlotSettings
 from fedagent_agent.peers.core.gossip import Gossip, Rank, hash_of
 from fedagent_agent.peers.core.node import BpUcbNode, SlotPhase
-from fedagent_agent.peers.core.settings import SlotSettings
 from fedagent_protocol.peers import GossipMessage
 from tests.fakes.peer_network import (
     Distances,

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_agent.peers.core.channel import PER_INCARNATION
+from fedagent_agent.peers.core.channel import PER_INCARNATION, SlotSettings, settings_for
 from fedagent_agent.peers.core.node import SlotPhase
 from fedagent_agent.peers.core.records import ArmStats
-from fedagent_agent.peers.core.settings import SlotSettings, settings_for
 from fedagent_agent.peers.seal import sealed_bytes
 from fedagent_coordinator.policies.sets.beliefs import propagate, wire
 from fedagent_protocol.peers import (

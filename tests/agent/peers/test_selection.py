@@ -328,19 +328,6 @@ def test_a_device_that_may_not_work_passes_on_and_lets_another_volunteer(fleet: 
     assert here.slot(2, {a: 0.5, b: 0.9, c: 0.6}) == {b}
 
 
-def test_a_device_that_may_not_work_any_more_does_not_volunteer_again(fleet: Make) -> None:
-    here, me = alone(fleet, 0)
-    here.run(1.5)
-    before = len(here.said[me, HALL])
-    here.agents[me].measure(Readings(available=False, reason="battery 4 %"))
-    here.run(1.5)
-    held = len(here.said[me, HALL])
-    here.agents[me].measure(Readings())
-    here.run(1.5)
-    assert (before, held) == (2, 2)
-    assert len(here.said[me, HALL]) in (3, 4)
-
-
 def test_calls_that_were_answered_begin_nothing(fleet: Make) -> None:
     here, me = alone(fleet, 3)
     here.run(0.5)

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from bench.experiments.agreement import played
 from fedagent_agent.peers.core.beliefs import Beliefs
-from fedagent_agent.peers.core.channel import PER_INCARNATION
+from fedagent_agent.peers.core.channel import PER_INCARNATION, SlotSettings
 from fedagent_agent.peers.core.gossip import Gossip, hash_of
 from fedagent_agent.peers.core.node import SlotPhase
-from fedagent_agent.peers.core.settings import SlotSettings
 from fedagent_protocol.peers import BeliefMessage, Envelope, GossipMessage
 from tests.fakes.peer_network import (
     RUN,

@@ -64,14 +64,6 @@ def test_a_share_that_the_budgets_cannot_pay_is_one_too() -> None:
     q.require_room(column_view(clients=9, budget=0), 6)
 
 
-def test_who_can_never_be_paid_is_owed_nothing_at_the_start() -> None:
-    """N of beta N <= m counts the clients that can be chosen; who is only away now is one."""
-    price, away = [1] * 4 + [99] * 5, [False] * 4 + [True] * 5
-    queues(beta=0.4).require_room(column_view(price=price, budget=9), 2)
-    with pytest.raises(ParameterError, match="owes 2 of 4 clients a round and only 1 take part"):
-        queues(beta=0.4).require_room(column_view(price=price, budget=9, available=away), 1)
-
-
 def test_only_the_first_round_is_refused() -> None:
     q = queues(beta=0.25)
     eight, nine = column_view(clients=8), column_view(clients=9)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fedagent_protocol.peers import BeliefMessage
 
-from .settings import SlotSettings
+from .channel import SlotSettings
 
 COUPLING = 0.9
 DECAY = 3.7

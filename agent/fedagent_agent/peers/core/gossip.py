@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fedagent_protocol.peers import MAX_SKETCH, MAX_TURN, GossipMessage
 
-from .settings import SlotSettings
+from .channel import SlotSettings
 
 _HASHES = 2.0**32
 SPOKEN = MAX_TURN + 1

@@ -19,10 +19,9 @@ from fedagent_protocol.messages import OpinionCall
 from fedagent_protocol.peers import Envelope
 
 from .beliefs import Beliefs
-from .channel import PER_INCARNATION, PeerChannel
+from .channel import PER_INCARNATION, Jitter, PeerChannel, SlotSettings
 from .gossip import Gossip
 from .records import ArmStats, SlotRecord
-from .settings import Jitter, SlotSettings
 
 FIRST = 2.0
 """What an agent that has never trained adds to its index (ALGORITHMS section 9)."""

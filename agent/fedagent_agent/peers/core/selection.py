@@ -27,9 +27,9 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.signed import SignAnswer
 from fedagent_task.recipe.spec import PeersSpec
 
+from .channel import Jitter, settings_for
 from .node import BpUcbNode
 from .records import ArmStats, SlotRecord, StoreSlot
-from .settings import Jitter, settings_for
 from .transport import PeerTransport
 
 ANNOUNCE_EVERY_S = 1.0

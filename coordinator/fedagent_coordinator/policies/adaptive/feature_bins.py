@@ -59,7 +59,7 @@ class BinnedContext(ArrayState):
         self._prior = Prior(mean=mean, precision=_smooth(), keep=keep, logit=True)
         self._used = self._prior
         self.bin_theta = mean.copy()
-        self._edges: FloatArray | None = None
+        self._edges: tuple[FloatArray, npt.NDArray[np.float32]] | None = None
 
     def chance(self, bins: Bins) -> FloatArray:
         """Return float64[R] for bins as `read` gives them."""
@@ -71,7 +71,9 @@ class BinnedContext(ArrayState):
     def read(self, view: RoundView, rows: IntArray | slice, demand: FloatArray) -> Bins:
         """Return uint8[columns, R], the bin of each pair in every column."""
         if self._edges is None:
-            self._edges = self._quantiles()
+            edges = self._quantiles()
+            self._edges = edges, _as_singles(edges)
+        edges, singles = self._edges
         codes, names = self.features.tolist()[1:], _codes(view.feature_names)
         values = np.full((len(codes), len(demand)), np.nan, dtype=np.float32)
         for f, code in enumerate(codes):
@@ -79,8 +81,8 @@ class BinnedContext(ArrayState):
                 values[f] = view.pair_features[rows, names[code]]
         bins = np.empty((len(self.features), len(demand)), dtype=np.uint8)
         if len(bins):
-            bins[0] = _passed(demand[None], self._edges[:1])
-            bins[1:] = _passed(values, _as_singles(self._edges[1:]))
+            bins[0] = _passed(demand[None], edges[:1])
+            bins[1:] = _passed(values, singles[1:])
             bins[0, ~np.isfinite(demand)] = _BINS
             bins[1:][~np.isfinite(values)] = _BINS
         return bins

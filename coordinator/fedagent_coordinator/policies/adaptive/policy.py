@@ -18,7 +18,7 @@ from fedagent_coordinator.policies.base import (
     RoundView,
     Selection,
 )
-from fedagent_coordinator.policies.selection import explained, fill, spent_per_edge
+from fedagent_coordinator.policies.selection import explained, fill
 from fedagent_coordinator.policies.state import ArrayState, floats, grown, ints, number
 from fedagent_coordinator.solvers import Solver, assign
 from fedagent_coordinator.solvers import create as create_solver
@@ -112,15 +112,13 @@ class AdaptivePolicy(ArrayState):
             scores = scores * view.trust[view.pair_client]
         first = fill(view, turn, budgets=_within(view, allowed)) if len(turn) else turn
         free = view.client_available & ~self._resting(view, idle)
-        free[view.pair_client[first]] = False
-        spent = np.asarray(spent_per_edge(view, first), dtype=np.int64)
         rest = assign(
             view,
             scores * self._waiting(idle)[view.pair_client],
             self._solver,
             rng,
             wanted=free[view.pair_client] & (scores >= _HARDLY * scores.max(initial=0.0)),
-            budget=view.edge_budget - spent,
+            after=first,
         )
         notes = {**self._forecasts.weights, "probes": float(len(first))}
         return explained(view, np.concatenate((first, rest)), scores, notes)

@@ -198,10 +198,8 @@ LOUD, QUIET = "world.radio.noise_dbm_hz=-160", "world.radio.noise_dbm_hz=-166"
         *(
             pytest.param(*case, marks=pytest.mark.nightly)
             for case in (
-                ((LOUD,), 0, 0.985, 0),
                 ((QUIET, "world.change.noise_dbm_hz=-160"), 200, 0.98, 0),
                 ((QUIET, "world.liars.share=0.3"), 50, 0.985, 0),
-                ((LOUD, "world.liars.share=0.3"), 50, 0.985, 1),
             )
         ),
     ],

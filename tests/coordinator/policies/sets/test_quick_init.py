@@ -114,7 +114,7 @@ def follow(
     return arms
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(data=st.data(), clients=st.integers(1, 9), seed=st.integers(0, 99))
 def test_choices_are_those_of_the_enumerated_algorithm(
     data: st.DataObject, clients: int, seed: int
@@ -126,7 +126,7 @@ def test_choices_are_those_of_the_enumerated_algorithm(
     follow(policy, Enumerated(size, mu), [([True] * clients, r) for r in rewards], seed)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(data=st.data(), size=st.integers(1, 4), mu=st.sampled_from([0.0, 0.01, 1.0]))
 def test_choices_are_the_same_while_clients_come_and_go(
     data: st.DataObject, size: int, mu: float
@@ -140,7 +140,7 @@ def test_choices_are_the_same_while_clients_come_and_go(
 
 
 @pytest.mark.parametrize(("digits", "mu"), [(1, 0.01), (17, 1.0)])
-@pytest.mark.parametrize(("clients", "size"), [(20, 5), (14, 7), (190, 2)])
+@pytest.mark.parametrize(("clients", "size"), [(20, 5), (190, 2)])
 def test_thousands_of_arms(clients: int, size: int, mu: float, digits: int) -> None:
     rng = np.random.default_rng(3)
     rewards = np.round(rng.random(clients // size + 25), digits).tolist()
