@@ -3,17 +3,10 @@
 from pathlib import Path
 
 from fedagent_edge.core.edge import CLONED
-from fedagent_edge.core.sessions import FLAPS, MAX_FLAPPING, WITHIN_S, AgentSessions
+from fedagent_edge.core.sessions import FLAPS, MAX_FLAPPING, AgentSessions
 from fedagent_node.effects import TakenOver
 
 from .harness import field_of
-
-
-def test_a_link_that_breaks_now_and_then_is_no_clone() -> None:
-    sessions = AgentSessions("0" * 32)
-    for i in range(100):
-        assert not sessions.is_cloned("a", i * (WITHIN_S / (FLAPS - 1) + 1), CLONED)
-    assert not sessions.left_out
 
 
 def test_flaps_of_many_names_are_bounded_and_told_once() -> None:

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_edge.core import sessions as sessions_
-from fedagent_edge.core.sessions import FRESH_S
 from fedagent_protocol import messages as m
 from fedagent_protocol.columns import unpack
 
@@ -61,16 +60,6 @@ def _report(hall: Hall, agent: str, seq: int) -> None:
 def _strangers(hall: Hall, count: int, *, first: int = 0) -> None:
     for number in range(first, first + count):
         hall.say(f"stranger-{number}", m.Hello(agent=f"stranger-{number}", name="x"))
-
-
-def test_a_table_full_of_keys_that_are_gone_gives_their_places_back() -> None:
-    hall = Hall()
-    _strangers(hall, MOST)
-    hall.wait(FRESH_S + 10)
-    hall.hello("honest")
-    assert hall.down("honest", m.Welcome)
-    _report(hall, "honest", 1)
-    assert Listener(hall).observe() == ["honest"]
 
 
 _who = st.integers(0, 3 * MOST)

@@ -77,14 +77,3 @@ def test_statistics_that_cannot_be_are_counted_and_left_out(
     tell(edge, "bad", GOOD)  # once is enough
     (told,) = edge.up(m.EdgeMoments)
     assert (told.moments, told.agents, told.reasons) == (GOOD.encode(), 1, {"invalid": 1})
-
-
-def test_a_new_attempt_asks_everybody_again_and_a_repetition_does_not() -> None:
-    edge = hall("a")
-    edge.opinion("a", 0.0, round=0, samples=0, reason="nothing has arrived")
-    edge.open(0, mode="moments", slot=1)
-    assert [told.agents for told in edge.up(m.EdgeMoments)] == [0, 0]
-    edge.open(0, mode="moments", slot=2)
-    tell(edge, "a", GOOD)
-    assert len(edge.down("a", m.OpinionCall)) == 2
-    assert edge.up(m.EdgeMoments)[-1].agents == 1

@@ -103,12 +103,3 @@ def test_one_that_is_not_what_it_is_called_is_got_again(field: Field) -> None:
     field.run_for(6.0)
     give(field)
     assert (field.directory / "models" / DIGEST).read_bytes() == ONCE
-
-
-def test_a_damaged_file_is_fetched_anew_after_a_restart(field: Field) -> None:
-    give(field)
-    (field.directory / "models" / DIGEST).write_bytes(ONCE[:-1] + b"!")
-    field.to_coordinator.clear()
-    field.open()
-    welcome(field)
-    assert asked(field)

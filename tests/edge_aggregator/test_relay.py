@@ -4,10 +4,9 @@ import itertools
 from collections import Counter
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_edge.core.effects import COORDINATOR, LAN, Ignored
@@ -185,18 +184,6 @@ def test_where_devices_know_their_neighbours_nobody_hears_whom_it_does_not_write
     assert len(hall.down("device", m.PeerDeliver)) == 12, "they know each other from then on"
 
 
-def test_cards_of_strangers_are_few() -> None:
-    hall = _called("device", "friend", *(f"evil{i}" for i in range(200)), graph="declared")
-    hall.say("device", _envelope("friend"))
-    for number in range(200):
-        for _ in range(5):
-            hall.say(f"evil{number}", _envelope("device"))
-    passed = sum(len(one.body) for one in hall.down("device", m.PeerDeliver))
-    assert 0 < passed <= CARDS_BYTES
-    hall.say("friend", _envelope("device", MAX_PEER_BYTES))
-    assert hall.down("device", m.PeerDeliver)[-1].sender == "friend"
-
-
 @pytest.mark.parametrize("greedy", [1, 7, 40])
 @pytest.mark.parametrize("size", [0, 3000, MAX_PEER_BYTES])
 def test_neighbours_share_what_one_device_may_be_sent(greedy: int, size: int) -> None:
@@ -220,33 +207,6 @@ def test_neighbours_share_what_one_device_may_be_sent(greedy: int, size: int) ->
     for _ in range(4):
         hall.say("friend", _envelope("device", 4000))
     assert len(hall.down("device", m.PeerDeliver)) == before + 4
-
-
-def test_whom_a_device_writes_to_is_not_remembered_without_end() -> None:
-    hall = _called("device", *(f"a{i}" for i in range(300)), graph="declared")
-    for number in range(300):
-        hall.say("device", _envelope(f"a{number}"))
-    met = hall.core.evaluations.relay._met["device"]
-    assert len(met) == 2 * MAX_NEIGHBOURS
-    assert "a299" in met
-
-
-def test_one_agents_flood_is_bounded_and_hurts_no_other() -> None:
-    hall = _called("a0", "a1", "a2")
-    for _ in range(40):
-        hall.say("a0", _envelope("a1", 65_536))
-    passed = sum(len(one.body) for one in hall.down("a1", m.PeerDeliver))
-    assert BURST_BYTES - 2 * 65_536 < passed <= BURST_BYTES
-    assert hall.core.counters["relay_too_much"] == 40 - passed // 65_536
-    hall.say("a2", _envelope("a1"))
-    assert hall.down("a1", m.PeerDeliver)[-1].sender == "a2"
-    hall.wait(1.0)
-    for _ in range(10):
-        hall.say("a0", _envelope("a2", 65_536))
-    assert sum(len(x.body) for x in hall.down("a2", m.PeerDeliver)) <= RATE_BYTES + 65_536
-    for _ in range(BURST_ENVELOPES + 100):
-        hall.say("a2", _envelope("a0", 0))
-    assert len(hall.down("a0", m.PeerDeliver)) == BURST_ENVELOPES
 
 
 def test_forged_envelopes_cost_their_named_sender_nothing() -> None:
@@ -334,57 +294,22 @@ def test_a_place_that_is_told_later_counts_at_once_and_a_move_at_the_next_call()
     assert set(hall.down("a0", m.Neighbours)[-1].peers) == {"a2", "a3"}
 
 
-_crowd = [f"a{i}" for i in range(7)]
-_event = st.one_of(
-    st.tuples(st.just("hello"), st.sampled_from(_crowd)),
-    st.tuples(st.just("bye"), st.sampled_from(_crowd)),
-    st.tuples(st.just("place"), st.sampled_from(_crowd), st.integers(0, 5)),
-    st.tuples(st.just("volunteer"), st.sampled_from(_crowd)),
-    st.tuples(st.just("envelope"), st.sampled_from(_crowd), st.sampled_from(_crowd)),
-    st.tuples(st.just("wait"), st.sampled_from([0.01, 0.1, 1.0])),
-)
+def test_cards_of_strangers_are_few() -> None:
+    hall = _called("device", "friend", *(f"evil{i}" for i in range(200)), graph="declared")
+    hall.say("device", _envelope("friend"))
+    for number in range(200):
+        for _ in range(5):
+            hall.say(f"evil{number}", _envelope("device"))
+    passed = sum(len(one.body) for one in hall.down("device", m.PeerDeliver))
+    assert 0 < passed <= CARDS_BYTES
+    hall.say("friend", _envelope("device", MAX_PEER_BYTES))
+    assert hall.down("device", m.PeerDeliver)[-1].sender == "friend"
 
 
-@settings(max_examples=120, deadline=None)
-@given(events=st.lists(_event, max_size=30))
-@example(events=[("bye", "a0"), ("wait", 1.0), ("hello", "a0"), ("envelope", "a1", "a0")])
-def test_in_any_order_of_events_neighbours_agree_and_volunteers_add_up(
-    events: list[tuple[Any, ...]],
-) -> None:
-    hall = _hall("a0", "a1", neighbours=2)
-    hall.open(mode="peers", until_ms=100_000)
-    present, said = {"a0", "a1"}, set[str]()
-    for event in events:
-        match event:
-            case ("hello", agent):
-                hall.hello(agent)
-                present.add(agent)
-            case ("bye", agent) if agent in present:
-                hall.say(agent, m.Bye())
-                present.discard(agent)
-            case ("place", agent, x):
-                hall.place(agent, float(x), 0.0)
-                present.add(agent)
-            case ("volunteer", agent) if hall.down(agent, m.OpinionCall):
-                hall.volunteer(agent)
-                said.add(agent)
-                present.add(agent)
-            case ("envelope", agent, to) if agent in present:
-                before = len(hall.down(to, m.PeerDeliver))
-                hall.say(agent, _envelope(to))
-                carried = len(hall.down(to, m.PeerDeliver)) - before
-                named = any(to in one.peers for one in hall.down(agent, m.Neighbours))
-                assert carried == (to in present and named)
-            case ("wait", seconds):
-                hall.wait(float(seconds))
-    hall.wait(1.5)
-    last = {agent: hall.down(agent, m.Neighbours)[-1].peers for agent in present}
-    for agent, peers in last.items():
-        assert agent not in peers
-        assert len(peers) <= 4
-        assert all(last[other][agent] == far for other, far in peers.items())
-        assert peers or present == {agent}
-        assert hall.down(agent, m.OpinionCall)
-    told = [set(volunteers(one)) for one in hall.up(m.Volunteers)]
-    assert all(one <= other for one, other in itertools.pairwise(told))
-    assert told[-1] == said
+def test_whom_a_device_writes_to_is_not_remembered_without_end() -> None:
+    hall = _called("device", *(f"a{i}" for i in range(300)), graph="declared")
+    for number in range(300):
+        hall.say("device", _envelope(f"a{number}"))
+    met = hall.core.evaluations.relay._met["device"]
+    assert len(met) == 2 * MAX_NEIGHBOURS
+    assert "a299" in met

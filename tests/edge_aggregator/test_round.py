@@ -1,7 +1,6 @@
 """When a round closes and which updates count: the rule, and what surrounds it at an edge."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +15,6 @@ from fedagent_edge.core.round import HANDOVER_S, Round
 from fedagent_protocol import messages as m
 from fedagent_protocol.transfer import Layout
 from fedagent_task.aggregation import RoundRule
-
-from .harness import field_of
 
 DIGEST = "a" * 64
 
@@ -121,28 +118,6 @@ def test_a_restart_decides_the_same_again(moments: list[float]) -> None:
     assert [part.agent for part in after.placed] == [part.agent for part in before.placed]
 
 
-def test_all_answered_closes_early() -> None:
-    rnd = _round(2)
-    _arrive(rnd, "a0", 10.1)
-    assert not rnd.is_over(10.2)
-    rnd.parts["a1"].end(m.OutcomeStatus.DECLINED, "busy", 0.2)
-    assert rnd.is_over(10.2)
-    assert not rnd.failed
-
-
-@pytest.mark.parametrize("checked", [False, True])
-def test_who_has_sent_a_whole_update_cannot_withdraw_it(checked: bool) -> None:
-    rnd = _round(1)
-    part = _complete(rnd, "a0", 10.5)
-    if checked:
-        rnd.admit(part, Verdict(norm=1.0))
-    assert part.is_settled
-    if not checked:
-        rnd.admit(part, Verdict(norm=1.0))
-    (outcome,) = _outcomes(rnd, 10.7)
-    assert (outcome.status, outcome.used, outcome.valid) == ("arrived", True, True)
-
-
 def test_who_is_complete_in_time_is_waited_for_and_counts_by_its_stamp() -> None:
     rnd = _round(2)
     part = _complete(rnd, "a0", 10.99)
@@ -162,23 +137,6 @@ def test_claimed_durations_are_never_longer_than_the_measured_one() -> None:
     assert (outcome.stats.dt_ms, outcome.stats.lc_ms, outcome.ut_ms) == (400, 100, 0)
 
 
-def test_the_start_of_a_trainer_is_no_upload() -> None:
-    rnd = _round(1)
-    _arrive(rnd, "a0", 11.0)
-    for claimed, counted in ((700, 700), (2**30, 880)):
-        stats = m.TrainStats(num_samples=1, dt_ms=100, lc_ms=20, prepare_ms=claimed)
-        rnd.parts["a0"].offer = structs.replace(_offer(), stats=stats)
-        outcome = _outcomes(rnd, 11.0)[0]
-        assert outcome.stats.prepare_ms == counted
-        assert outcome.ut_ms == 880 - counted
-
-
-def test_a_round_that_nobody_is_ordered_in_is_over_and_failed() -> None:
-    rnd = _round(0)
-    assert rnd.is_over(10.0)
-    assert rnd.failed
-
-
 def test_nobody_claims_more_samples_of_a_score_than_of_an_update() -> None:
     rnd = _round(2)
     for agent, claimed in (("a0", 40), ("a1", 2**50)):
@@ -188,15 +146,3 @@ def test_nobody_claims_more_samples_of_a_score_than_of_an_update() -> None:
     honest, boastful = _outcomes(rnd, 11.0)
     assert (honest.stats.score, honest.stats.score_n) == (0.25, 40)
     assert boastful.stats.score_n == rnd.order.max_samples
-
-
-def test_an_order_has_what_the_coordinator_knows_and_signed_of_it(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 2)
-    signed = m.Assignment(agent="a0", releases=3, assigned=bytes(range(64)))
-    field.order(assignments=(signed, m.Assignment(agent="a1")))
-    assert all(one.used for one in field.run_until_report().outcomes)
-    told = {
-        agent: [(one.releases, one.assigned) for one in toy.heard if isinstance(one, m.TrainOrder)]
-        for agent, toy in field.agents.items()
-    }
-    assert told == {"a0": [(3, bytes(range(64)))], "a1": [(0, b"")]}

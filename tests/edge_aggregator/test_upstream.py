@@ -65,20 +65,6 @@ def test_another_run_drops_round_spool_and_model(tmp_path: Path) -> None:
     assert field.agents["a0"].receipts[-1].status is m.ReceiptStatus.EXPIRED
 
 
-def test_messages_of_another_run_are_counted_and_ignored(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 1)
-    said = len(field.to_coordinator)
-    for message in (
-        m.RoundOpen(run=OTHER, round=1),
-        m.RunEnded(run=OTHER),
-        m.GlobalModel(run=OTHER, digest="c" * 64, size=10),
-        m.ReportReceipt(run="", round=1),
-    ):
-        field.coordinator(message)
-    assert field.core.counters["other_run"] == 4
-    assert len(field.to_coordinator) == said
-
-
 def test_a_report_is_repeated_until_its_receipt(tmp_path: Path) -> None:
     field = field_of(tmp_path, 1)
     field.receipt_reports = False
@@ -90,26 +76,6 @@ def test_a_report_is_repeated_until_its_receipt(tmp_path: Path) -> None:
     count = len(field.reports)
     field.run_for(5.0)
     assert len(field.reports) == count
-
-
-@pytest.mark.parametrize("how", ["open", "order"])
-def test_a_newer_round_ends_an_older_one(tmp_path: Path, how: str) -> None:
-    field = field_of(tmp_path, 2)
-    field.agents["a1"].work_s = 50.0
-    field.order(deadline_ms=60_000, max_wait_ms=90_000)
-    field.run_for(1.0)
-    if how == "open":
-        field.coordinator(m.RoundOpen(run=RUN, round=2))
-        assert not field.core.rounds.is_live
-    field.agents["a1"].work_s = 0.1
-    field.order(2)
-    field.run_for(0.05)
-    assert field.agents["a1"].closed == [1]
-    report = field.run_until_report(2)
-    assert report.used == 2
-    assert [r.round for r in field.reports] == [2]
-    weights = dict.fromkeys(field.agents, 10.0)
-    assert report.model == digest_of(encode_tensors(expected_mean(64, weights)))
 
 
 def test_an_order_that_cannot_be_done_is_reported_at_once(tmp_path: Path) -> None:
@@ -207,20 +173,6 @@ def test_the_coordinator_s_word_on_a_task_goes_with_it_to_devices_also_before_th
     assert field.core.memory.claim is None, "it was a word on another run"
 
 
-def test_an_ended_run_stops_the_round_and_waits_for_the_next(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 1)
-    field.agents["a0"].work_s = 30.0
-    field.order(deadline_ms=60_000, max_wait_ms=90_000)
-    field.run_for(1.0)
-    field.coordinator(m.RunEnded(run=RUN, reason="budget"))
-    field.run_for(0.1)
-    assert field.agents["a0"].closed == [1]
-    assert field.events[-1].name == "run_ended"
-    _beacon(field, "coord")
-    field.welcome(run=OTHER)
-    assert field.core.memory.run == OTHER
-
-
 def test_a_task_is_named_to_agents_and_those_that_prepare_it_report_anew(tmp_path: Path) -> None:
     field = Field(tmp_path, agents={name: ToyAgent(name) for name in ("a", "old")})
     for agent in field.agents.values():
@@ -247,3 +199,23 @@ def test_a_task_is_named_to_agents_and_those_that_prepare_it_report_anew(tmp_pat
     field.run_for(0.1)
     last = [said.task for said in field.agents["a"].heard if isinstance(said, m.Welcome)][-1]
     assert last == "", "a run that is over is nothing to prepare for"
+
+
+@pytest.mark.parametrize("how", ["open", "order"])
+def test_a_newer_round_ends_an_older_one(tmp_path: Path, how: str) -> None:
+    field = field_of(tmp_path, 2)
+    field.agents["a1"].work_s = 50.0
+    field.order(deadline_ms=60_000, max_wait_ms=90_000)
+    field.run_for(1.0)
+    if how == "open":
+        field.coordinator(m.RoundOpen(run=RUN, round=2))
+        assert not field.core.rounds.is_live
+    field.agents["a1"].work_s = 0.1
+    field.order(2)
+    field.run_for(0.05)
+    assert field.agents["a1"].closed == [1]
+    report = field.run_until_report(2)
+    assert report.used == 2
+    assert [r.round for r in field.reports] == [2]
+    weights = dict.fromkeys(field.agents, 10.0)
+    assert report.model == digest_of(encode_tensors(expected_mean(64, weights)))

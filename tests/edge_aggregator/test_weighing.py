@@ -16,7 +16,7 @@ from fedagent_edge.core.effects import (
     SaveState,
 )
 from fedagent_edge.core.round import Round
-from fedagent_edge.core.weighing import PLAIN, weighing_of
+from fedagent_edge.core.weighing import weighing_of
 from fedagent_edge.store import EdgeStore
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
@@ -74,25 +74,6 @@ def arrive(rnd: Round, agent: str, samples: int, *, norm: float = 1.0, **course:
     rnd.admit(part, Verdict(norm=norm))
 
 
-def test_a_task_without_a_strategy_is_fedavg() -> None:
-    assert weighing_of(b"no task") is PLAIN
-    rnd = round_of(task("fedavg"))
-    arrive(rnd, "a0", 30)
-    assert rnd.parts["a0"].weighed.coefficient == rnd.parts["a0"].weight == 30.0
-    assert rnd.weighing.scale(rnd.sums) == 1.0
-    assert rnd.sums.local_steps == 0.0
-
-
-def test_fednova_divides_by_steps_and_reports_their_mean() -> None:
-    rnd = round_of(task("fednova"))
-    arrive(rnd, "a0", 30, local_steps=4.0)
-    # Two passes over four batches are the most: it claims a thousand times as many.
-    arrive(rnd, "a1", 10, local_steps=8000.0)
-    assert rnd.parts["a0"].weighed.coefficient == 7.5
-    assert rnd.parts["a1"].weighed.local_steps == 8.0
-    assert rnd.sums.local_steps == (30 * 4 + 10 * 8) / 40
-
-
 @pytest.mark.parametrize(
     ("name", "reason"), [("fednova", "no local_steps"), ("qfedavg", "no base_loss")]
 )
@@ -102,11 +83,6 @@ def test_who_does_not_tell_is_paid_and_not_used(name: str, reason: str) -> None:
     outcome = rnd.outcome(rnd.parts["a0"], 11.0)
     assert (outcome.valid, outcome.used, outcome.weight, outcome.reason) == (True, False, 0, reason)
     assert rnd.failed == "0 of 1 updates"
-
-
-def test_a_strategy_that_is_not_here_is_named() -> None:
-    assert "fedsuper" in weighing_of(task("fedsuper")).refusal
-    assert "mu" in weighing_of(task("fedprox", mu=-1.0)).refusal
 
 
 def test_control_variates_have_a_limit_of_their_own() -> None:
