@@ -34,11 +34,6 @@ class EdgeConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(ge=1024, le=1 << 30),
         Option("Most upload bytes in flight at once, for all agents together."),
     ] = 4 << 20
-    need_wait_ms: Annotated[
-        int,
-        Meta(ge=0, le=60_000),
-        Option("How long a model's evaluation waits for agents that have not answered."),
-    ] = 50
     rent: Annotated[
         float,
         Meta(ge=0, le=1e9),

@@ -46,9 +46,7 @@ class EdgeDaemon:
         self._shell = Shell(config, fatal=(EdgeStateError,), show=self._show, needs_reader=False)
         self._refused: set[BrokerAddress] = set()
         self._adverts_changed = asyncio.Event()
-        self._seen: list[BrokerAddress] = []
-        self._announced: dict[BrokerAddress, set[str]] = {}
-        self._services: list[str] = []
+        self._adverts: list[Advert] = []
 
     async def run(self) -> None:
         """Run until stopped.
@@ -163,16 +161,12 @@ class EdgeDaemon:
 
     def _join_services(self) -> list[str]:
         joined = read_joined(self._shell.directory)
-        return [*self._services, *(joined.services if joined is not None else ())]
+        near = [f"{one.address.host}:{one.join}" for one in self._adverts if one.join]
+        return [*near, *(joined.services if joined is not None else ())]
 
     def _on_adverts(self, adverts: frozenset[Advert]) -> None:
         """Take in who is on the network, in an order that all edges share."""
-        ordered = sorted(adverts, key=lambda one: (one.refused, one.id))
-        self._seen = [advert.address for advert in ordered]
-        self._services = [f"{one.address.host}:{one.join}" for one in adverts if one.join]
-        self._announced = {
-            at: {one.id for one in adverts if one.address == at} for at in self._seen
-        }
+        self._adverts = sorted(adverts, key=lambda one: (one.refused, one.id))
         rivals = [one for one in adverts if not one.refused]
         if len(rivals) > 1:
             _log.warning(
@@ -188,10 +182,11 @@ class EdgeDaemon:
         typed = self._config.typed_coordinator()
         if typed is not None:
             return [typed]
+        seen = [advert.address for advert in self._adverts]
         if self._shell.has_own_broker:
-            return self._seen
+            return seen
         # An advert of the shared broker has no password: ours takes its place.
-        seen = [lan if address == lan else address for address in self._seen]
+        seen = [lan if address == lan else address for address in seen]
         return seen if lan in seen else [*seen, lan]
 
     def _is_served(self) -> bool:
@@ -211,7 +206,7 @@ class EdgeDaemon:
                 client_id=f"{shell.id}-wan",
                 incoming=Direction.COORDINATOR_TO_EDGE,
                 whose="coordinator",
-                ids=lambda: self._announced.get(address, ()),
+                ids=lambda: {one.id for one in self._adverts if one.address == address},
             )
             await wan.start()
         except LinkError as error:

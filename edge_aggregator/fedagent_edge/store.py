@@ -44,7 +44,7 @@ from fedagent_protocol.tensors import (
     tensor_at,
 )
 from fedagent_protocol.transfer import Layout
-from fedagent_task.aggregation import Arrays, Rules
+from fedagent_task.aggregation import Arrays
 from fedagent_task.aggregation.combining import combine
 from fedagent_task.aggregation.sketch import Signs
 from fedagent_task.privacy.mechanism import KeyStream, add_noise
@@ -79,6 +79,7 @@ from .core.effects import (
     WriteSpool,
 )
 from .core.exchange import MAX_MODEL_BYTES
+from .core.weighing import Weighing, weighing_of
 from .reserve import Reserve
 from .spool import Journal, Spool
 
@@ -109,6 +110,7 @@ class _AtWork:
     """The round at work."""
 
     opened: OpenRound
+    weighing: Weighing
     manifest: Manifest  # of its updates
     at_once: bool  # whether its jobs are small: all of them, so that none overtakes another
 
@@ -142,21 +144,22 @@ class EdgeStore:
         self._journal = Journal(directory / "spool" / "round.journal")
         self._reserve = Reserve(directory / "reserve")
         self._kept = ForgetRound()
+        self._body = b""
         self._round: _AtWork | None = None
         self._unsynced: list[Admit] = []
 
     def _begin_round(self, opened: OpenRound) -> None:
         """Work for a round from now on; one of `_LOST` without its base."""
         data = self._models.get(opened.base)
-        manifest = Manifest(tuple(item.spec for item in locate(data)))
-        if opened.ring is not None:
-            manifest = opened.ring.manifest(manifest, frozenset(opened.latest))
-        self._round = _AtWork(opened, manifest, len(data) <= SMALL_BYTES)
+        manifest, weighing = _manifest_of(data), weighing_of(self._body)
+        if weighing.ring is not None:
+            manifest = weighing.ring.manifest(manifest, frozenset(weighing.rules.latest))
+        self._round = _AtWork(opened, weighing, manifest, len(data) <= SMALL_BYTES)
 
     def load(self, now: float) -> tuple[Memory, ReopenedRound | None]:
         """Return what a restart must know, and the round that was open."""
         memory = read_memory(self._path)
-        self._once = memory.once
+        self._once, self._body = memory.once, memory.body
         try:
             if memory.model:
                 self._models.get(memory.model)
@@ -234,16 +237,14 @@ class EdgeStore:
         match effect:
             case Mark():
                 self._checkpoint(effect.name)
-            case OpenSpool() | WriteSpool() | DropSpool():
-                try:
-                    self._write_spool(effect)
-                except OSError as error:
-                    return _failed(effect.file[0], error)
+            case OpenSpool(file=file, size=size):
+                return _tried(file, lambda: self._spool.begin(file, size))
+            case WriteSpool(file=file):
+                return _tried(file, lambda: self._write_spool(effect))
+            case DropSpool(file=file):
+                return _tried(file, lambda: self._spool.drop(file))
             case NoteEnd(record=record):
-                try:
-                    self._journal.append(record)
-                except OSError as error:
-                    return _failed(record.key[2], error)
+                return _tried((record.key[2], ""), lambda: self._journal.append(record))
             case OpenModel():
                 self._models.drop_part(effect.digest)
             case WriteModel():
@@ -265,7 +266,7 @@ class EdgeStore:
             case SaveState():
                 packed = msgspec.msgpack.encode(effect.memory)
                 refused = self._surely(lambda: write_private(self._path, packed), self._path)
-                self._once = effect.memory.once
+                self._once, self._body = effect.memory.once, effect.memory.body
                 if effect.memory.model:
                     self._hold(effect.memory.model)
                 return refused
@@ -286,15 +287,9 @@ class EdgeStore:
             return DiskRefused(str(full)[:120])
         return None
 
-    def _write_spool(self, effect: OpenSpool | WriteSpool | DropSpool) -> None:
-        match effect:
-            case OpenSpool(file=file, size=size):
-                self._spool.begin(file, size)
-            case WriteSpool(file=file, offset=offset, data=data):
-                self._spool.write(file, offset, data)
-                self._checkpoint("edge.chunk_written")
-            case DropSpool(file=file):
-                self._spool.drop(file)
+    def _write_spool(self, chunk: WriteSpool) -> None:
+        self._spool.write(chunk.file, chunk.offset, chunk.data)
+        self._checkpoint("edge.chunk_written")
 
     def _forget_round(self, kept: ForgetRound) -> None:
         self._kept, self._round, self._unsynced = kept, None, []
@@ -350,11 +345,11 @@ class EdgeStore:
         if admit.edge and not is_claim(offer.claim, agent, work.statement):
             return Verdict("bad_claim", "not signed as the work of this round")
         content = admit.whole or self._spool.content((agent, offer.digest))
-        return _look_at(at_work, content, offer.digest, admit.norm_limit, admit.control_limit)
+        return _look_at(at_work, content, offer.digest, admit.norm_limit)
 
     def _commit(self, commit: Commit, at_work: _AtWork) -> Input:
         """Make base + mean a durable model, unless it is not finite."""
-        opened = at_work.opened
+        weighing = at_work.weighing
         try:
             data = self._models.get(commit.base)
         except _LOST as error:
@@ -368,19 +363,18 @@ class EdgeStore:
 
         weight = 0.0
         try:
-            manifest = Manifest(tuple(item.spec for item in locate(data)))
-            rules = Rules(mean=frozenset(opened.buffers), latest=frozenset(opened.latest))
-            if opened.ring is not None:
-                masked = MaskedSum(opened.ring, rules)
+            manifest = _manifest_of(data)
+            if weighing.ring is not None:
+                masked = MaskedSum(weighing.ring, weighing.rules)
                 for file, _ in commit.terms:
                     masked.add(content(file))
                 mean = masked.unmasked(commit.unmask, manifest)
                 weight = mean.weight
             else:
                 updates = [(partial(content, file), term) for file, term in commit.terms]
-                mean = combine(commit.rule, updates, rules)
-            if commit.deviation:
-                mean.change(partial(add_noise, deviation=commit.deviation, stream=KeyStream()))
+                mean = combine(weighing.robust, updates, weighing.rules)
+            if weighing.deviation:
+                mean.change(partial(add_noise, deviation=weighing.deviation, stream=KeyStream()))
             tensors = mean.apply(decode_tensors(data, manifest), commit.scale)
             digest, fresh = "", b""
             if all(np.isfinite(array).all() for array in tensors.values()):
@@ -417,19 +411,21 @@ class EdgeStore:
         self._models.collect([*self._held, self._once, *self._kept.models])
 
 
-def _look_at(
-    at_work: _AtWork, content: Buffer, digest: str, norm_limit: float = 0.0, control: float = 0.0
-) -> Verdict:
-    opened = at_work.opened
+def _look_at(at_work: _AtWork, content: Buffer, digest: str, norm_limit: float = 0.0) -> Verdict:
+    sketched = at_work.weighing.robust.directions
     return check_content(
         content,
         digest,
         at_work.manifest,
         norm_limit,
-        control_limit=control,
-        latest=opened.latest,
-        signs=Signs(opened.signs) if opened.sketched else None,
+        control_limit=at_work.weighing.control_limit,
+        latest=at_work.weighing.rules.latest,
+        signs=Signs(at_work.opened.signs) if sketched else None,
     )
+
+
+def _manifest_of(model: Buffer) -> Manifest:
+    return Manifest(tuple(item.spec for item in locate(model)))
 
 
 def _file(record: UpdateRecord) -> File:
@@ -478,6 +474,14 @@ def open_edge(
         site_members=partial(members_of, Path(config.data_dir)),
     )
     return EdgeCore(state, reopened), store
+
+
+def _tried(file: File, write: Callable[[], object]) -> DiskFailed | None:
+    try:
+        write()
+    except OSError as error:
+        return _failed(file[0], error)
+    return None
 
 
 def _failed(agent: str, error: OSError) -> DiskFailed:

@@ -18,7 +18,17 @@ from fedagent_edge.core.edge import EdgeCore
 from fedagent_edge.core.effects import COORDINATOR, LAN, WAN
 from fedagent_edge.store import open_edge
 from fedagent_node.driver import Driver, Job
-from fedagent_node.effects import EVERYBODY, Connect, Emit, Input, LinkUp, Received, Send, Warn
+from fedagent_node.effects import (
+    EVERYBODY,
+    Connect,
+    Emit,
+    Input,
+    LinkUp,
+    Received,
+    Send,
+    TakeRevocations,
+    Warn,
+)
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_protocol.transfer import Layout, Receiver, Sender
@@ -71,17 +81,13 @@ def offer_of(order: m.TrainOrder, body: bytes, **facts: object) -> m.UpdateOffer
 
 @dataclass
 class ToyAgent:
-    """Trains in `work_s`, keeps its update until a receipt, offers it again until then.
-
-    With a score it answers every call for an opinion, or volunteers.
-    """
+    """Trains in `work_s`, keeps its update until a receipt, offers it again until then."""
 
     id: str
     work_s: float = 0.1
     samples: int = 10
     chunk_bytes: int = 16 * 1024
     size: int = 64
-    score: float | None = None
     tensors: dict[str, np.ndarray] | None = None
     body: bytes | None = None
     decline: m.DeclineReason | None = None
@@ -93,7 +99,7 @@ class ToyAgent:
     heard: list[m.AnyMessage] = field(default_factory=list)
     offer: m.UpdateOffer | None = None
     models: set[str] = field(default_factory=set)
-    _work: m.TrainOrder | m.OpinionCall | None = None
+    _work: m.TrainOrder | None = None
     _pull: Receiver | None = None
     _parts: dict[int, bytes] = field(default_factory=dict)
     _sender: Sender | None = None
@@ -119,8 +125,6 @@ class ToyAgent:
         match message:
             case m.TrainOrder():
                 self._ordered(message, f)
-            case m.OpinionCall() if self.score is not None:
-                self._fetch(message, f)
             case m.Chunk():
                 self._chunk(message, f)
             case m.Need():
@@ -146,7 +150,7 @@ class ToyAgent:
         elif not again or order.model not in self.models:
             self._fetch(order, f)
 
-    def _fetch(self, work: m.TrainOrder | m.OpinionCall, f: "Field") -> None:
+    def _fetch(self, work: m.TrainOrder, f: "Field") -> None:
         before, self._work = self._work, work
         if work.model in self.models:
             f.later(self.work_s, lambda: self._done(work, f))
@@ -177,17 +181,10 @@ class ToyAgent:
         self.models.add(work.model)
         f.later(self.work_s, lambda: self._done(work, f))
 
-    def _done(self, work: m.TrainOrder | m.OpinionCall, f: "Field") -> None:
-        facts = {"run": work.run, "round": work.round}
-        if isinstance(work, m.TrainOrder):
-            if self.orders[-1].round == work.round and self.offer is None:
-                self.make_offer(work)
-                self._repeat(f)
-        elif work.mode is m.OpinionMode.PEERS:
-            f.to_edge(self.id, m.Volunteer(**facts))  # type: ignore[arg-type]
-        else:
-            facts |= {"model": work.model, "score": self.score, "metric": "accuracy"}
-            f.to_edge(self.id, m.Opinion(**facts, samples=7))  # type: ignore[arg-type]
+    def _done(self, work: m.TrainOrder, f: "Field") -> None:
+        if self.orders[-1].round == work.round and self.offer is None:
+            self.make_offer(work)
+            self._repeat(f)
 
     def make_offer(self, order: m.TrainOrder) -> m.UpdateOffer:
         self.body = self.body or encode_tensors(self.tensors or delta(self.id, self.size))
@@ -231,7 +228,6 @@ class Field:
     size: int = 64
     chunk_bytes: int = 256 * 1024
     credit_bytes: int = 8 << 20
-    need_wait_ms: int = 50
     lossy: random.Random | None = None
     kill_at: str = ""
     kill_nth: int = 1
@@ -265,7 +261,6 @@ class Field:
             data_dir=str(self.directory),
             chunk_bytes=self.chunk_bytes,
             credit_bytes=self.credit_bytes,
-            need_wait_ms=self.need_wait_ms,
         )
         me = m.EdgeHello(edge="edge", epoch=f"{self.starts:032x}")
         self.directory.mkdir(exist_ok=True)
@@ -322,7 +317,7 @@ class Field:
         return True
 
     def change(self, effect: Connect) -> None:
-        raise AssertionError(effect)
+        assert isinstance(effect, TakeRevocations)
 
     def submit(self, job: Job) -> Input | None:
         if not self.job_delay_s:

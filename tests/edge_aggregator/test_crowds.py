@@ -25,9 +25,8 @@ class Listener:
 
     def __init__(self, hall: Hall) -> None:
         self.hall = hall
-        self.epoch, self.epochs = "", 0
+        self.epoch, self.round = "", 0
         self.ids: list[str] = []
-        self.round = 0
 
     def observe(self) -> list[str]:
         """Open a round; return who has a row in the answer."""
@@ -47,7 +46,6 @@ class Listener:
     def _learn(self, said: m.RoundColumns | m.Volunteers | m.Opinions) -> None:
         if said.epoch != self.epoch:
             self.epoch, self.ids = said.epoch, []
-            self.epochs += 1
         assert said.known == len(self.ids)
         self.ids += said.new_ids
         assert len(set(self.ids)) == len(self.ids) <= MOST
@@ -55,11 +53,6 @@ class Listener:
 
 def _report(hall: Hall, agent: str, seq: int) -> None:
     hall.say(agent, m.ContextReport(seq=seq, available=True, price=1))
-
-
-def _strangers(hall: Hall, count: int, *, first: int = 0) -> None:
-    for number in range(first, first + count):
-        hall.say(f"stranger-{number}", m.Hello(agent=f"stranger-{number}", name="x"))
 
 
 _who = st.integers(0, 3 * MOST)
@@ -75,27 +68,7 @@ _step = st.one_of(
 )
 
 
-def _check_bounds(hall: Hall) -> None:
-    sessions = hall.core.sessions
-    assert len(sessions._by_id) <= MOST
-    assert len(sessions._index) <= MOST
-    assert sessions._asked.keys() <= sessions._by_id.keys()
-    assert sessions._changed.keys() <= sessions._by_id.keys()
-
-
-def test_a_table_full_of_those_who_are_here_takes_in_nobody_until_one_has_left() -> None:
-    hall = Hall()
-    _strangers(hall, MOST)
-    hall.hello("one-too-many")
-    assert hall.core.counters["too_many_agents"] == 1
-    hall.say("stranger-3", m.Bye())
-    hall.wait(6.0)  # the coordinator has to know first that it is away
-    hall.hello("one-too-many")
-    assert hall.core.sessions.is_present("one-too-many")
-    assert not hall.core.sessions.has_place("stranger-3")
-
-
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(steps=st.lists(_step, max_size=25))
 def test_whatever_agents_do_memory_is_bounded_and_those_here_are_heard(
     steps: list[tuple[str, Any]],
@@ -129,4 +102,6 @@ def test_whatever_agents_do_memory_is_bounded_and_those_here_are_heard(
                 listener.hear(hall.up(m.Volunteers)[-1])
         hall.wait(0.0)
         _report(hall, "worker", seq)  # as it does every 15 s
-        _check_bounds(hall)
+        assert len(sessions._by_id) <= MOST
+        assert len(sessions._index) <= MOST
+        assert sessions._asked.keys() | sessions._changed.keys() <= sessions._by_id.keys()

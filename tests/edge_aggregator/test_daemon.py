@@ -54,6 +54,7 @@ async def test_it_runs_its_own_broker_and_leaves_no_orphan(tmp_path: Path, kind:
         assert ready["broker_kind"] == kind
         filters = topics.agent_filters(SITE, me.id)
         async with peer(address, me.id, *filters, reads=Direction.EDGE_TO_AGENT) as one:
+            await one.message(m.EdgeBeacon)
             topic = topics.agent_up(SITE, me.id, str(ready["id"]), "hello")
             assert one.link.publish(topic, me.seal(topic, m.Hello(agent=me.id)))
             await one.message(m.Welcome)
@@ -96,7 +97,7 @@ def test_a_strangers_coordinator_is_tried_last_and_is_no_rival(
         for name, host in (("aa", "10.0.0.9"), ("bb", "10.0.0.1"))
     ]
     daemon._on_adverts(frozenset([replace(adverts[0], refused=True), adverts[1]]))
-    assert [place.host for place in daemon._seen] == ["10.0.0.1", "10.0.0.9"]
+    assert [one.address.host for one in daemon._adverts] == ["10.0.0.1", "10.0.0.9"]
     assert not caplog.records
     daemon._on_adverts(frozenset(adverts))
     assert "more than one coordinator" in caplog.text

@@ -43,7 +43,7 @@ def last_status(field: Field) -> m.EdgeStatus:
     return [one for one in field.to_coordinator if isinstance(one, m.EdgeStatus)][-1]
 
 
-@pytest.mark.parametrize("leave", [0, 100_000, 500_000, 900_000])
+@pytest.mark.parametrize("leave", [0, 500_000])
 def test_an_edge_without_room_says_so_steps_out_and_comes_back(disk: Path, leave: int) -> None:
     field = field_of(disk / "edge", 3, size=SIZE)
     others = fill(disk, leave=leave)
@@ -90,6 +90,7 @@ def test_a_model_that_finds_no_room_is_not_the_coordinators_fault(disk: Path) ->
         run=RUN, digest=field.digest, size=len(model), chunk_bytes=len(model), first=model
     )
     field.coordinator(offer)
+    field.run_for(0.0)
     assert last_status(field).trouble == "No space left on device"
     assert [one.text for one in field.notes] == [
         (

@@ -105,15 +105,6 @@ def test_the_chunks_of_a_round_count_in_the_next(tmp_path: Path) -> None:
     assert not list((tmp_path / "spool").glob("*.update"))
 
 
-def test_work_that_is_too_old_is_begun_anew(tmp_path: Path) -> None:
-    f, far = far_field(tmp_path, late_rounds=1)
-    assert not any(play(f, far, number, 3).valid for number in (1, 2))
-    assert far.kept == [True, False]
-    assert far.late == [2]
-    assert not list((tmp_path / "spool").glob("*.update"))
-    assert play(f, far, 3, CHUNKS).made_in == 0
-
-
 def test_an_edge_takes_no_older_base_than_it_named(tmp_path: Path) -> None:
     f, far = far_field(tmp_path)
     play(f, far, 1, 3)

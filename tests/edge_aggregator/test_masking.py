@@ -95,8 +95,7 @@ class MaskedAgent(ToyAgent):
             f.to_edge(self.id, message)
             f.later(0.2, lambda: self._again(message, member, f))
 
-    def _done(self, work: m.TrainOrder | m.OpinionCall, f: Field) -> None:
-        assert isinstance(work, m.TrainOrder)
+    def _done(self, work: m.TrainOrder, f: Field) -> None:
         self.trained = work
         self._go_on(f)
 

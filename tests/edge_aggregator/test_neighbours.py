@@ -62,15 +62,6 @@ def test_near_is_the_nearest_where_they_are_in_one_piece() -> None:
             assert full or graph[one][other] == pytest.approx(far)
 
 
-def test_two_towns_are_joined_where_they_are_nearest() -> None:
-    west = {f"w{i}": (0.1 * i, 0.0) for i in range(5)}
-    east = {f"x{i}": (10.0 + 0.1 * i, 0.0) for i in range(5)}
-    graph = near({**west, **east}, 2)
-    between = [(a, b) for a in west for b in graph[a] if b in east]
-    assert between == [("w4", "x0")]
-    assert graph["w4"]["x0"] == pytest.approx(9.6)
-
-
 def test_without_places_it_is_a_ring_in_the_order_of_ids() -> None:
     graph = near({f"a{i}": None for i in range(6)}, 4)
     assert graph["a0"] == {"a1": 1.0, "a2": 1.0, "a4": 1.0, "a5": 1.0}

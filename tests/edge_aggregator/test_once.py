@@ -64,12 +64,6 @@ def chunks(field: Field, agent: str) -> list[m.Chunk]:
     return [one for one in heard if one.digest == DIGEST]
 
 
-def test_it_is_asked_for_after_the_welcome_in_the_coordinators_chunks(field: Field) -> None:
-    assert asked(field) == list(range(min(8, LAYOUT.count)))
-    give(field)
-    assert (field.directory / "models" / DIGEST).read_bytes() == ONCE
-
-
 def test_agents_that_ask_early_get_it_when_it_is_there_in_the_edges_chunks(field: Field) -> None:
     need(field, "a0", (0, 4))
     need(field, "a1", (0, 4))

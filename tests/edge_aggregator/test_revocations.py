@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from fedagent_edge.core.edge import CRL_AGAIN_S
-from fedagent_edge.core.effects import COORDINATOR, LAN, WAN
+from fedagent_edge.core.effects import LAN
 from fedagent_node.effects import EVERYBODY, Received, Revoked, Send
 from fedagent_protocol import messages as m
 
@@ -36,19 +36,6 @@ def test_an_agent_revoked_with_an_open_order_is_void_once_and_the_others_are_pai
     assert outcomes.pop(gone) is m.OutcomeStatus.GONE
     assert set(outcomes.values()) == {m.OutcomeStatus.ARRIVED}
     assert f.core.counters["agents_revoked"] == 1
-
-
-def test_the_coordinator_is_shown_the_list_that_it_asks_for(tmp_path: Path) -> None:
-    f = field_of(tmp_path, 1).ready()
-
-    def shown() -> list[m.AnyMessage]:
-        asked = Received(f.core.upstream.coordinator, m.RevocationsNeed(number=1), WAN, f.now)
-        effects = f.core.receive(asked, f.now)
-        return [one.message for one in effects if isinstance(one, Send) and one.to == COORDINATOR]
-
-    assert shown() == [], "there is none yet"
-    f.core.receive(Revoked(3, frozenset(), CRL), f.now)
-    assert shown() == [m.Revocations(number=3, crl=CRL)]
 
 
 def test_agents_get_the_list_that_a_beacon_names_and_not_too_often(tmp_path: Path) -> None:

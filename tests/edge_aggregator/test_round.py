@@ -128,15 +128,6 @@ def test_who_is_complete_in_time_is_waited_for_and_counts_by_its_stamp() -> None
     assert _outcomes(rnd, 11.5)[0].tau_ms == 990
 
 
-def test_claimed_durations_are_never_longer_than_the_measured_one() -> None:
-    rnd = _round(1)
-    _arrive(rnd, "a0", 10.5)
-    stats = m.TrainStats(num_samples=1, dt_ms=400, lc_ms=2**31)
-    rnd.parts["a0"].offer = structs.replace(_offer(), stats=stats)
-    outcome = _outcomes(rnd, 11.0)[0]
-    assert (outcome.stats.dt_ms, outcome.stats.lc_ms, outcome.ut_ms) == (400, 100, 0)
-
-
 def test_nobody_claims_more_samples_of_a_score_than_of_an_update() -> None:
     rnd = _round(2)
     for agent, claimed in (("a0", 40), ("a1", 2**50)):

@@ -1,6 +1,7 @@
 """Sessions and columns: what the coordinator is told of the agents an edge can see."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +11,19 @@ from hypothesis import strategies as st
 from fedagent_edge.core.sessions import (
     ANSWER_S,
     ASK_AGAIN_S,
-    FRESH_S,
+    CLONED,
+    FLAPS,
     MAX_FEATURES,
+    MAX_FLAPPING,
     MAX_NOTES,
     AgentSessions,
 )
+from fedagent_node.effects import TakenOver
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, encode
 from fedagent_protocol.columns import unpack
+
+from .harness import field_of
 
 EPOCH = "0" * 32
 
@@ -61,20 +67,6 @@ def test_columns_carry_every_fresh_context() -> None:
     assert columns.age_ms.tolist() == [6000, 1000, 6000]
     assert np.isnan(columns.values[0, 1])
     assert columns.values[1].tolist() == [3.0, pytest.approx(0.1)]
-
-
-def test_old_contexts_and_lost_agents_are_left_out_and_indices_are_kept() -> None:
-    sessions = _sessions(3)
-    _report(sessions, "agent-1", 30.0)
-    assert sessions.leave("agent-0")
-    assert not sessions.leave("agent-0")
-    assert _named(sessions, FRESH_S + 1) == {"agent-1": 0}
-    assert sorted(sessions.lose_silent(FRESH_S + 1)) == ["agent-2"]
-    assert sessions.present == 1
-    _, joined = sessions.hear("agent-0", 50.0)
-    assert joined
-    _report(sessions, "agent-0", 50.0)
-    assert _named(sessions, 51.0) == {"agent-1": 0, "agent-0": 1}
 
 
 def test_who_does_not_answer_is_away_until_it_is_heard_again() -> None:
@@ -146,25 +138,6 @@ def _refuse(sessions: AgentSessions, agent: str, reason: str, seq: int) -> None:
     sessions.context(session, report, 1.0)
 
 
-def test_what_changed_of_a_device_is_said_once_after_each_welcome() -> None:
-    sessions = _sessions(2)
-    hello = _hello("agent-1", name="hall", software="f 1", address="10.0.0.9")
-    assert sessions.greet("agent-1", hello, "")
-    assert not sessions.greet("agent-1", hello, "")
-    known = m.DeviceNote(agent="agent-1", name="hall", software="f 1", address="10.0.0.9")
-    assert sessions.changed_devices(1.0) == (m.DeviceNote(agent="agent-0"), known)
-    assert sessions.changed_devices(1.0) == ()
-    _report(sessions, "agent-0", 2.0, price=9, features={"compute": 4.0})
-    assert sessions.changed_devices(2.0) == (), "a context alone is no news"
-    sessions.leave("agent-0")
-    assert sessions.changed_devices(7.0) == (
-        m.DeviceNote(agent="agent-0", here=False, age_ms=5000),
-    )
-    sessions.welcomed()
-    assert [note.agent for note in sessions.changed_devices(8.0)] == ["agent-0", "agent-1"]
-    assert not sessions.has_changes
-
-
 def test_why_a_device_does_not_want_to_train_is_news_but_not_each_new_number() -> None:
     sessions = _sessions(1)
     sessions.changed_devices(1.0)
@@ -191,3 +164,30 @@ def test_a_hundred_thousand_words_of_devices_fit_into_messages() -> None:
         assert len(word) <= MAX_PAYLOAD_BYTES
         counts.append(len(notes))
     assert counts == [MAX_NOTES, 1]
+
+
+def test_flaps_of_many_names_are_bounded_and_told_once() -> None:
+    sessions = AgentSessions("0" * 32)
+    for i in range(3 * MAX_FLAPPING):
+        sessions.is_cloned(f"a{i}", 0.0)
+    assert len(sessions._flaps) == MAX_FLAPPING
+    assert sum(sessions.is_cloned("a", float(i)) for i in range(3 * FLAPS)) == 1
+
+
+def test_who_is_cloned_takes_part_no_more_and_the_coordinator_is_told_why(tmp_path: Path) -> None:
+    f = field_of(tmp_path, 3).ready()
+    (cloned, *_) = f.agents
+    for _ in range(FLAPS):
+        f.edge.receive(TakenOver(cloned))
+    f.agents[cloned].hello(f)
+    f.run_for(2.0)
+    notes = {one.agent: one.reason for one in f.core.sessions.changed_devices(f.now)}
+    assert notes.get(cloned, CLONED) == CLONED
+    assert not f.core.sessions.is_present(cloned)
+    assert f.core.counters["taken_over"] == FLAPS
+    assert f.core.counters["cloned"] > 0
+    f.order()
+    report = f.run_until_report()
+    assert {one.agent: one.used for one in report.outcomes} == {
+        agent: agent != cloned for agent in f.agents
+    }

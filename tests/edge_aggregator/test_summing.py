@@ -1,13 +1,14 @@
 """A round with a liar at an edge: what it does to the model, also over kills and late updates."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from msgspec import structs
 
 from fedagent_edge.core.weighing import weighing_of
-from fedagent_protocol import messages as m
+from fedagent_protocol.messages import Weighting
 from fedagent_protocol.tensors import Manifest, decode_tensors
 from fedagent_task.aggregation.alignment import OPPOSED
 from fedagent_task.aggregation.robust import registry
@@ -75,10 +76,10 @@ def moved(field: Field, size: int) -> float:
 
 
 @pytest.mark.parametrize("rule", [name for name in RULES if name != "none"])
-@pytest.mark.parametrize("size", [64, 100_000], ids=["small", "large"])
 def test_one_liar_moves_the_model_by_no_more_than_an_honest_device(
-    tmp_path: Path, rule: str, size: int
+    tmp_path: Path, rule: str
 ) -> None:
+    size = 80_000
     field = ruled(tmp_path, rule, size=size, lie=1e6, samples=1_000_000)
     field.order(deadline_ms=30_000, max_wait_ms=60_000, norm_limit=0.0, min_updates=AGENTS)
     report = field.run_until_report(1)
@@ -90,11 +91,10 @@ def test_one_liar_moves_the_model_by_no_more_than_an_honest_device(
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("size", [64, 100_000], ids=["small", "large"])
-def test_a_killed_edge_comes_to_the_same_model(tmp_path: Path, rule: str, size: int) -> None:
+def test_a_killed_edge_comes_to_the_same_model(tmp_path: Path, rule: str) -> None:
     digests = []
     for kill in ("", "edge.spooled"):
-        field = ruled(tmp_path / f"x{kill}", rule, size=size, lie=1e6)
+        field = ruled(tmp_path / f"x{kill}", rule, lie=1e6)
         field.kill_at, field.kill_nth = kill, 3
         field.order(deadline_ms=30_000, max_wait_ms=60_000, norm_limit=0.0, min_updates=AGENTS)
         digests.append(field.run_until_report(1, max_s=70).model)
@@ -115,19 +115,19 @@ def test_who_points_against_the_others_is_paid_and_left_out_also_after_a_restart
     assert len(field.core.memory.told) == AGENTS
 
 
-@pytest.mark.parametrize("hidden", ["central privacy", "secure aggregation"])
-def test_a_rule_and_hidden_updates_exclude_each_other(hidden: str) -> None:
-    private = hidden == "central privacy"
-    more = {
-        "privacy": PrivacySpec(mode="central" if private else "off"),
-        "secure_aggregation": SecureAggregationSpec(minimum_cohort=0 if private else 5),
-    }
-    model = ModelSpec(kind="softmax", features=2, classes=2)
-    task = TaskSpec(model=model)
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        {"privacy": PrivacySpec(mode="central")},
+        {"secure_aggregation": SecureAggregationSpec(minimum_cohort=5)},
+    ],
+    ids=["central privacy", "secure aggregation"],
+)
+def test_a_rule_and_hidden_updates_exclude_each_other(hidden: dict[str, Any]) -> None:
+    task = TaskSpec(model=ModelSpec(kind="softmax", features=2, classes=2))
     assert weighing_of(task_bytes(task)).robust.clip > 0
-    assert weighing_of(task_bytes(structs.replace(task, **more))).robust.clip == 0
-    rounds = structs.replace(recipe().rounds, weighting=m.Weighting.UNIFORM, count=5)
+    assert weighing_of(task_bytes(structs.replace(task, **hidden))).robust.clip == 0
+    rounds = structs.replace(recipe().rounds, weighting=Weighting.UNIFORM, count=5)
     named = AggregationSpec(robust="median")
     with pytest.raises(RecipeError, match=r"aggregation\.robust"):
-        check_recipe(structs.replace(recipe(), aggregation=named, rounds=rounds, **more))
-    check_recipe(structs.replace(recipe(), rounds=rounds, **more))
+        check_recipe(structs.replace(recipe(), aggregation=named, rounds=rounds, **hidden))

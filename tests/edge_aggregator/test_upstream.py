@@ -6,9 +6,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_protocol import messages as m
-from fedagent_protocol.columns import unpack
 from fedagent_protocol.tensors import digest_of, encode_tensors
-from fedagent_protocol.transfer import Layout, Receiver
 
 from .harness import BODY, RUN, TASK, Field, ToyAgent, expected_mean, field_of, model_tensors
 
@@ -65,19 +63,6 @@ def test_another_run_drops_round_spool_and_model(tmp_path: Path) -> None:
     assert field.agents["a0"].receipts[-1].status is m.ReceiptStatus.EXPIRED
 
 
-def test_a_report_is_repeated_until_its_receipt(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 1)
-    field.receipt_reports = False
-    field.order()
-    field.run_until_report()
-    field.run_for(3.5)
-    assert len(field.reports) >= 4
-    field.coordinator(m.ReportReceipt(run=RUN, round=1))
-    count = len(field.reports)
-    field.run_for(5.0)
-    assert len(field.reports) == count
-
-
 def test_an_order_that_cannot_be_done_is_reported_at_once(tmp_path: Path) -> None:
     field = Field(tmp_path, {"a0": ToyAgent("a0")})
     field.welcome()
@@ -122,38 +107,6 @@ def test_an_unusable_global_model_is_not_adopted(tmp_path: Path, kind: str) -> N
     assert field.run_until_report().used == 1
 
 
-def test_the_coordinator_pulls_the_edge_model(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 2, size=100_000, chunk_bytes=64 * 1024)
-    field.order(want_model=True)
-    report = field.run_until_report()
-    receiver = Receiver(Layout(report.size, report.chunk_bytes))
-    parts = {0: report.first}
-    receiver.accept(0, len(report.first), field.now)
-    while not receiver.complete:
-        ranges = receiver.ask(field.now)
-        assert ranges
-        before = len(field.to_coordinator)
-        field.coordinator(m.Need(run=RUN, digest=report.model, ranges=ranges))
-        for message in field.to_coordinator[before:]:
-            assert isinstance(message, m.Chunk)
-            parts[message.index] = message.data
-            receiver.accept(message.index, len(message.data), field.now)
-    model = b"".join(parts[i] for i in sorted(parts))
-    assert digest_of(model) == report.model
-    field.coordinator(m.Need(run=RUN, digest="f" * 64, ranges=((0, 1),)))
-    assert field.core.counters["need_unknown"] == 1
-
-
-def test_the_task_is_served_by_digest_only(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 1)
-    got = field.agents["a0"].heard
-    field.to_edge("a0", m.TaskNeed(digest=TASK))
-    field.to_edge("a0", m.TaskNeed(digest="f" * 64))
-    field.run_for(0.1)
-    assert [(type(x), x.body) for x in got if isinstance(x, m.TaskBody)] == [(m.TaskBody, BODY)]
-    assert field.core.counters["task_unknown"] == 1
-
-
 def test_the_coordinator_s_word_on_a_task_goes_with_it_to_devices_also_before_the_next_welcome(
     tmp_path: Path,
 ) -> None:
@@ -171,34 +124,6 @@ def test_the_coordinator_s_word_on_a_task_goes_with_it_to_devices_also_before_th
     assert got == [*words, words[1]]
     field.welcome(run=OTHER)
     assert field.core.memory.claim is None, "it was a word on another run"
-
-
-def test_a_task_is_named_to_agents_and_those_that_prepare_it_report_anew(tmp_path: Path) -> None:
-    field = Field(tmp_path, agents={name: ToyAgent(name) for name in ("a", "old")})
-    for agent in field.agents.values():
-        agent.hello(field)
-    field.to_edge("a", m.Hello(agent="a", prepares=True))
-    field.run_for(0.1)
-    field.welcome()
-    ask = m.RoundOpen(run=RUN, round=1)
-    # What "a" said before it heard of the task does not count; nobody waits for the other.
-    said = field.core.sessions.columns(ask, model="", now=field.now)
-    assert (unpack(said).session.tolist(), said.new_ids) == ([0], ("old",))
-    field.to_edge("a", m.ContextReport(seq=2, available=False, price=5))
-    field.to_edge("a", m.Hello(agent="a", prepares=True))
-    field.run_for(0.1)
-    columns = unpack(field.core.sessions.columns(ask, model="", now=field.now))
-    assert columns.available.tolist() == [False, True]
-    named = [said.task for said in field.agents["a"].heard if isinstance(said, m.Welcome)]
-    assert named == ["", "", TASK]
-    # The next life of the run has the same task: what is prepared stays so.
-    field.welcome(OTHER)
-    assert len(unpack(field.core.sessions.columns(ask, model="", now=field.now)).session) == 2
-    field.coordinator(m.RunEnded(run=OTHER, reason="rounds"))
-    field.to_edge("a", m.Hello(agent="a", prepares=True))
-    field.run_for(0.1)
-    last = [said.task for said in field.agents["a"].heard if isinstance(said, m.Welcome)][-1]
-    assert last == "", "a run that is over is nothing to prepare for"
 
 
 @pytest.mark.parametrize("how", ["open", "order"])

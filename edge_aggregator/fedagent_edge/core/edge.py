@@ -81,6 +81,7 @@ from .effects import (
 from .evaluation import Evaluations
 from .exchange import Exchange
 from .rounds import Rounds
+from .sessions import CLONED
 from .upstream import Upstream
 
 SEARCH_S = 5.0
@@ -94,11 +95,7 @@ BEACON_S = 2.0
 """Agents drop an edge after three silent periods."""
 LEAST_ROOM_BYTES = 1 << 20
 DISK_AGAIN_S = 5.0
-"""How often room is looked for, and how often at most after single failures."""
-CLONED = (
-    "cloned: two devices have its key; revoke the key, or stop one of the devices and restart "
-    "the edge"
-)
+"""How often room is looked for while there is none."""
 
 Handlers = dict[type[Struct], Callable[..., list[Effect]]]
 
@@ -116,7 +113,7 @@ class EdgeCore:
         self.ended = ""
         """The run that is over."""
         self._now = self._search_at = self._beacon_at = self._settled_at = 0.0
-        self._room_at, self._no_room_before = float("inf"), 0.0
+        self._room_at = float("inf")
         rounds, evaluations = self.rounds, self.evaluations
         self._inputs: Handlers = {
             Received: self._received,
@@ -135,7 +132,7 @@ class EdgeCore:
         }
         self._of_agents: Handlers = {
             Hello: self._hello,
-            ContextReport: self._context,
+            ContextReport: _nothing,
             Bye: self._bye,
             TaskNeed: self._task_need,
             RevocationsNeed: self._revocations_need,
@@ -215,6 +212,7 @@ class EdgeCore:
         report = message.context if isinstance(message, UpdateOffer) else message
         if isinstance(report, ContextReport):
             self.sessions.context(session, report, now)
+            self.evaluations.neighbours.placed(agent, now)
         effects += self._of_agents[type(message)](event, message, now)
 
     def _hello(self, event: Received, hello: Hello, now: float) -> list[Effect]:
@@ -239,10 +237,6 @@ class EdgeCore:
         effects: list[Effect] = [Send(agent, welcome), *self.rounds.hello(agent, now)]
         return effects + self.evaluations.here(agent, now)
 
-    def _context(self, event: Received, _: ContextReport, now: float) -> list[Effect]:
-        self.evaluations.relay.placed(event.sender, now)
-        return []
-
     def _bye(self, event: Received, _: Bye, now: float) -> list[Effect]:
         return self._lost(event.sender, now) if self.sessions.leave(event.sender) else []
 
@@ -264,7 +258,7 @@ class EdgeCore:
     def _taken_over(self, event: TakenOver, now: float) -> list[Effect]:
         """Leave out an identity that two devices have, until a person acts."""
         self.counters["taken_over"] += 1
-        if not self.sessions.is_cloned(event.sender, now, CLONED):
+        if not self.sessions.is_cloned(event.sender, now):
             return []
         self.upstream.changed(now)
         return [Warn(event.sender, CLONED, once=True), *self._lost(event.sender, now)]
@@ -411,47 +405,33 @@ class EdgeCore:
         if lost.digest != self.memory.model:
             self.rounds.updates.forget_base(lost.digest)
             return []
-        rnd = self.rounds.round if self.rounds.is_live else None
-        number = rnd.number if rnd is not None else 0
-        effects = self._model_lost(
-            ModelLost(self.memory.run, number, lost.digest, lost.detail), now
-        )
-        if rnd is None:
-            effects.append(Warn("", f"the edge lost its model and fetches it again: {lost.detail}"))
-        return effects
+        run, number = self.memory.run, self.memory.last_round
+        return self._model_lost(ModelLost(run, number, lost.digest, lost.detail), now)
 
     def _committed(self, done: Committed, now: float) -> list[Effect]:
         effects = self.rounds.committed(done, now)
-        return effects + self._suspect_disk(now) if done.refused else effects
+        if done.refused:
+            self._room_at = min(self._room_at, now)
+        return effects
 
     def _disk_failed(self, failed: DiskFailed, now: float) -> list[Effect]:
-        return self.rounds.disk_failed(failed, now) + self._suspect_disk(now)
+        self._room_at = min(self._room_at, now)
+        return self.rounds.disk_failed(failed, now)
 
     def _disk_refused(self, refused: DiskRefused, now: float) -> list[Effect]:
         """Give up the model that could not be written, and see whether there is room."""
-        digest, effects = refused.digest, self._suspect_disk(now)
+        digest, self._room_at = refused.digest, min(self._room_at, now)
         if not digest or not self.exchange.forget(digest):
-            return effects
-        if digest == self.memory.once:
-            lost = ModelFinished(digest, 0, refused.detail)
-            return effects + self.exchange.once_finished(lost, now)
-        return [*effects, OpenModel(digest)]
-
-    def _suspect_disk(self, now: float) -> list[Effect]:
-        """Look for room, after something could not be written: it may have failed only once."""
-        if self.state.trouble or now < self._no_room_before:
             return []
-        self._no_room_before = now + DISK_AGAIN_S
-        return [self._try_disk()]
-
-    def _try_disk(self) -> TryDisk:
-        most = max(self.memory.model_bytes, self.state.offered_bytes)
-        return TryDisk(max(LEAST_ROOM_BYTES, 2 * most))
+        if digest == self.memory.once:
+            return self.exchange.once_finished(ModelFinished(digest, 0, refused.detail), now)
+        return [OpenModel(digest)]
 
     def _disk_tried(self, result: DiskTried, now: float) -> list[Effect]:
         """Step out while the disk is full, or come back: the coordinator hears of it at once."""
         before, self.state.trouble = self.state.trouble, result.refused
-        self._room_at = now + DISK_AGAIN_S if result.refused else float("inf")
+        if result.refused:
+            self._room_at = now + DISK_AGAIN_S
         if bool(before) == bool(result.refused):
             return []
         text = "the disk has free space again: the edge takes part in rounds again"
@@ -489,7 +469,9 @@ class EdgeCore:
         self._now = now
         effects = self.upstream.tick(now) + self.exchange.tick(now)
         if now >= self._room_at:
-            effects.append(self._try_disk())
+            self._room_at = float("inf")
+            most = max(self.memory.model_bytes, self.state.offered_bytes)
+            effects.append(TryDisk(max(LEAST_ROOM_BYTES, 2 * most)))
         if now >= self._beacon_at:
             effects.append(self._beacon(now))
         if now >= self._search_at:

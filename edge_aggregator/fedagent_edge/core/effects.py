@@ -20,10 +20,8 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.transfer import Layout
 from fedagent_task.aggregation.bounds import Term, Told
-from fedagent_task.aggregation.robust import PLAIN, Robust
 from fedagent_task.secure_aggregation.agreement import Trusted, anybody
 from fedagent_task.secure_aggregation.keys import Seed
-from fedagent_task.secure_aggregation.ring import Ring
 from fedagent_task.secure_aggregation.suspicion import Suspects
 
 from .admission import Verdict
@@ -141,13 +139,8 @@ class OpenRound(Struct, frozen=True, kw_only=True):
     order: RoundOrder
     base: str
     began_at: float
-    buffers: tuple[str, ...] = ()
-    latest: tuple[str, ...] = ()
-    """Tensors that are averaged as they are, and that take the newest value."""
-    ring: Ring | None = None  # of masked updates
-    sketched: bool = False
     signs: int = 0
-    """Whether updates are sketched, and by which seed, which the disk draws."""
+    """Seed of the sketches of updates, which the disk draws."""
 
 
 class UpdateRecord(Struct, frozen=True, kw_only=True):
@@ -252,7 +245,6 @@ class Admit(Run, frozen=True):
     offer: UpdateOffer
     after_s: float
     norm_limit: float
-    control_limit: float = 0.0
     edge: str = ""
     """For whom the agent must have claimed its work; empty in virtual time, where nobody signs."""
     whole: bytes = b""
@@ -269,7 +261,6 @@ class Admitted(Input, frozen=True):
 class Commit(Run, frozen=True):
     """Make the new edge model of the sum, times `scale`: `Committed`, or `ModelLost`.
 
-    Noise of this `deviation` is added to each number of the sum before anything else is done.
     `terms` are the places of the updates in it, in the order in which they came.
     """
 
@@ -277,9 +268,7 @@ class Commit(Run, frozen=True):
     round: int
     base: str
     scale: float = 1.0
-    deviation: float = 0.0
     unmask: tuple[Seed, ...] = ()  # masks that are left in a sum of masked updates
-    rule: Robust = PLAIN
     terms: tuple[tuple[File, Term], ...] = ()
 
 

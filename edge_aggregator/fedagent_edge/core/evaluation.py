@@ -25,7 +25,7 @@ from fedagent_protocol.transfer import Layout
 from .answers import Answers
 from .effects import COORDINATOR, EdgeState, Ignored
 from .exchange import Exchange
-from .neighbours import Relay
+from .neighbours import Neighbourhood
 from .weighing import UNREAD, Task, task_of
 
 RETURN_S = 2.0
@@ -79,11 +79,11 @@ NOTHING = Answers(OpinionOpen(round=-1, model="", until_ms=0), UNREAD)
 
 
 class Evaluations:
-    """The evaluation that was asked for last, and the relay between agents."""
+    """The evaluation that was asked for last, and what agents say to each other in it."""
 
     def __init__(self, state: EdgeState, exchange: Exchange) -> None:
         self.state = state
-        self.relay = Relay(state.sessions, state.counters)
+        self.neighbours = Neighbourhood(state.sessions, state.counters)
         self._exchange = exchange
         self._returned_at = 0.0
         self.adopt()
@@ -94,7 +94,7 @@ class Evaluations:
         self._task: Task = task_of(self.state.memory.body)
         if self.state.memory.body and self._task is UNREAD:
             self.state.counters["task_unread"] += 1
-        self.relay.begin(self.state.memory.run, self._task.peers)
+        self.neighbours.begin(self.state.memory.run, self._task.peers)
 
     def lan_up(self, now: float) -> None:
         """Give agents time to come: they can from now on."""
@@ -121,9 +121,9 @@ class Evaluations:
             self._exchange.stop(last.ask.model)
         self.current = Evaluation(Answers(ask, self._task), self._returned_at, until)
         if not self.current.answers.final:
-            self.relay.call(until)
+            self.neighbours.call(until)
             for agent in self.state.sessions.present_ids():
-                effects += self.relay.neighbours_of(agent)
+                effects += self.neighbours.neighbours_of(agent)
         return effects + self._step(now)
 
     def close(self, close: OpinionClose, now: float) -> list[Effect]:
@@ -139,13 +139,13 @@ class Evaluations:
         return []
 
     def end_run(self, now: float) -> None:
-        """End the evaluation and the relay; the run is over."""
-        self.relay.begin(self.state.memory.run, self.relay.spec)
+        """End the evaluation, and carry nothing any more; the run is over."""
+        self.neighbours.begin(self.state.memory.run, self.neighbours.spec)
         self._end(now)
 
     def _end(self, now: float) -> None:
         """End it: nothing is wanted any more."""
-        self.relay.call_ended(now)
+        self.neighbours.call_ended(now)
         self.current.over = self.current.ended = True
         self.current.up_at = math.inf
 
@@ -168,7 +168,7 @@ class Evaluations:
 
     def envelope(self, event: Received, envelope: PeerSend, now: float) -> list[Effect]:
         """Hand on what one agent says to another."""
-        return self.relay.send(event.sender, envelope, now)
+        return self.neighbours.send(event.sender, envelope, now)
 
     def wanted(self, agent: str, digest: str) -> Layout | None:
         """Return how a model is cut that an agent is to evaluate; None for no such model."""
@@ -180,10 +180,10 @@ class Evaluations:
 
     def here(self, agent: str, now: float) -> list[Effect]:
         """Call an agent that came, or came back, and send it its neighbours."""
-        self.relay.changed(now)
+        self.neighbours.changed(now)
         effects: list[Effect] = []
-        if self.relay.is_open(now):
-            effects += self.relay.neighbours_of(agent)
+        if self.neighbours.is_open(now):
+            effects += self.neighbours.neighbours_of(agent)
         if not effects and not self.current.answers.final:
             # Alone it would find itself the best: it is called with its neighbours, soon.
             return []
@@ -191,7 +191,7 @@ class Evaluations:
 
     def left(self, agent: str, now: float) -> list[Effect]:
         """Wait no more for an agent that left."""
-        self.relay.changed(now)
+        self.neighbours.changed(now)
         if agent in self.current.asked:
             self.current.gone.add(agent)
             self.current.awaited.pop(agent, None)
@@ -227,10 +227,10 @@ class Evaluations:
         """Do what is due, and repeat what was not answered."""
         effects: list[Effect] = []
         current = self.current
-        for neighbours in self.relay.tick(now):
-            effects.append(neighbours)
-            if not current.answers.final and neighbours.to not in current.asked:
-                effects += self._call_again(neighbours.to, now)
+        for named in self.neighbours.refresh() if now >= self.neighbours.due else ():
+            effects.append(named)
+            if not current.answers.final and named.to not in current.asked:
+                effects += self._call_again(named.to, now)
         return effects + self._step(now)
 
     def _step(self, now: float) -> list[Effect]:
@@ -245,7 +245,7 @@ class Evaluations:
     def next_due(self, now: float) -> float:  # noqa: ARG002 - as all parts of the edge
         """Return when `tick` is wanted."""
         current = self.current
-        dues = [current.up_at, self.relay.next_due()]
+        dues = [current.up_at, self.neighbours.due]
         if not current.over:
             dues.append(current.deadline)
             if current.awaited:

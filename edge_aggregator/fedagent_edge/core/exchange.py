@@ -30,6 +30,8 @@ from .effects import COORDINATOR, EdgeState, Ignored, OpenModel
 
 MAX_MODEL_BYTES = 512 << 20
 PACE_S = 0.1
+NEED_WAIT_S = 0.05
+"""How long a file that agents are to have waits for those that have not asked for it."""
 STALL_S = 0.5
 STALL_PER_AGENT_S = 0.02
 """How long a silent receiver holds the others up: longer where many share a broker."""
@@ -222,10 +224,9 @@ class Exchange:
     # ----------------------------------------------------------------- serving
 
     def serve(self, digest: str, layout: Layout, agents: set[str], now: float) -> None:
-        """Begin to send a file when these agents have asked, or after the edge's patience."""
-        start_at = now + self.state.config.need_wait_ms / 1000
+        """Begin to send a file when these agents have asked, or after a moment."""
         run = self.state.memory.run
-        self._out[digest] = Distribution(run, digest, layout, agents, start_at)
+        self._out[digest] = Distribution(run, digest, layout, agents, now + NEED_WAIT_S)
 
     def need(self, event: Received, need: Need, layout: Layout, now: float) -> list[Effect]:
         """Send an agent what it authorises."""

@@ -59,7 +59,7 @@ PER_AGENT_S = 5e-4
 
 
 @dataclass(slots=True)
-class Relay:
+class Neighbourhood:
     """In a call, names each agent its neighbours, and carries envelopes between them."""
 
     sessions: AgentSessions
@@ -79,12 +79,13 @@ class Relay:
     """
     _graph: Graph = field(default_factory=dict)
     _places: dict[str, Place | None] = field(default_factory=dict)
-    _due: float = math.inf
+    due: float = math.inf
+    """When the graph is drawn again."""
 
     def begin(self, run: str, spec: PeersSpec) -> None:
         """Begin with another run or task, and without anybody's neighbours."""
         self.run, self.spec = run, spec
-        self._graph, self._places, self._due = {}, {}, math.inf
+        self._graph, self._places, self.due = {}, {}, math.inf
         self._met, self._called_until = {}, -math.inf
 
     def call(self, until: float) -> None:
@@ -144,8 +145,8 @@ class Relay:
 
     def changed(self, now: float) -> None:
         """Note that somebody came or went."""
-        if self.is_open(now) and self._due == math.inf:
-            self._due = now + SOON_S + PER_AGENT_S * len(self._graph)
+        if self.is_open(now) and self.due == math.inf:
+            self.due = now + SOON_S + PER_AGENT_S * len(self._graph)
 
     def placed(self, agent: str, now: float) -> None:
         """Note that a context came: a place that is new, or gone, changes who is near.
@@ -160,7 +161,7 @@ class Relay:
 
     def refresh(self) -> list[Send]:
         """Draw the graph again; return what goes to those whose neighbours changed."""
-        self._due = math.inf
+        self.due = math.inf
         self._places = {a: self.sessions.place(a) for a in self.sessions.present_ids()}
         old, self._graph = self._graph, self._drawn()
         # Who is gone may be back in this call, and its neighbours go on writing to it.
@@ -192,14 +193,6 @@ class Relay:
         """Return the neighbours of an agent, as far as the graph has it."""
         peers = self._graph.get(agent)
         return [] if peers is None else [Send(agent, Neighbours(run=self.run, peers=peers))]
-
-    def tick(self, now: float) -> list[Send]:
-        """Do what is due."""
-        return self.refresh() if now >= self._due else []
-
-    def next_due(self) -> float:
-        """Return when `tick` is wanted."""
-        return self._due
 
 
 _Pair = tuple[float, int, int]

@@ -23,8 +23,9 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.signed import proof_of
 from fedagent_protocol.tensors import MAX_HEADER_BYTES
 from fedagent_protocol.transfer import Layout
-from fedagent_task.aggregation import RoundRule, Sums
+from fedagent_task.aggregation import Contribution, RoundRule, Sums
 from fedagent_task.aggregation.bounds import Term
+from fedagent_task.aggregation.task import most_steps
 
 from .admission import SMALL_BYTES, Verdict
 from .effects import Commit, OpenRound, UpdateRecord
@@ -193,13 +194,18 @@ class Round:
         part.verdict = verdict
         if not rule.counts(after_s, used=len(self.placed), ordered=len(self.parts)):
             return
-        told = self.weighing.told(
-            offer.stats,
-            part.assignment,
+        stats, learner = offer.stats, self.weighing.learner
+        age = max(0, self.number - offer.made_in) if offer.made_in else 0
+        told = Contribution(
+            num_samples=float(stats.num_samples),
             # What is masked is as long as its mask: that is nobody's norm.
             norm=verdict.norm if self.masking is None else 0.0,
+            base_loss=stats.course.base_loss,
+            local_steps=stats.course.local_steps,
             uniform=self.order.weighting is not Weighting.SAMPLES,
-            age=max(0, self.number - offer.made_in) if offer.made_in else 0,
+            rate=learner.rate,
+            most_steps=most_steps(learner, part.assignment.iterations),
+            discount=(1.0 + age) ** -0.5,
         )
         part.weighed = self.weighing.weigh(told)
         part.reason = part.reason or part.weighed.reason
@@ -218,15 +224,12 @@ class Round:
 
     def commit(self) -> Commit:
         """Return what makes the model of the sum."""
-        weighing = self.weighing
         return Commit(
             self.run,
             self.number,
             self.base,
-            weighing.scale(self.sums),
-            weighing.deviation,
+            self.weighing.scale(self.sums),
             (self.masking.seeds or ()) if self.masking is not None else (),
-            weighing.robust,
             tuple((part.file, part.term) for part in self.placed if part.weight > 0),
         )
 
@@ -257,17 +260,7 @@ class Round:
 
     def opened(self) -> OpenRound:
         """Return what the disk is to know of it."""
-        weighing = self.weighing
-        return OpenRound(
-            run=self.run,
-            order=self.order,
-            base=self.base,
-            began_at=self.began_at,
-            buffers=tuple(sorted(weighing.rules.mean)),
-            latest=tuple(sorted(weighing.rules.latest)),
-            ring=weighing.ring,
-            sketched=weighing.robust.directions,
-        )
+        return OpenRound(run=self.run, order=self.order, base=self.base, began_at=self.began_at)
 
     def restore(self, known: UpdateRecord, verdict: Verdict | None) -> None:
         """Take up how an agent had ended; without a verdict its update is lost."""

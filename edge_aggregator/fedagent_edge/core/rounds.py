@@ -304,7 +304,7 @@ class Rounds:
             self._counters["model_lost"] += 1
         rnd = self._named(lost.run, lost.round, closed=True)
         if rnd is None:
-            return []
+            return [Warn("", f"the edge lost its model and fetches it again: {lost.detail}")]
         self.fail("the edge's model is lost")
         said = Warn("", f"round {lost.round} failed: {rnd.void}: {lost.detail}")
         return [said, *(self._report(rnd, rnd.void, now) if rnd.phase is Phase.COMMITTING else ())]

@@ -41,6 +41,10 @@ FLAPS = 5
 """A link that breaks takes its own place once; two devices take each other's for ever."""
 WITHIN_S = 120.0
 MAX_FLAPPING = 1000
+CLONED = (
+    "cloned: two devices have its key; revoke the key, or stop one of the devices and restart "
+    "the edge"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,7 @@ class AgentSessions:
         self._changed[agent] = None
         return True
 
-    def is_cloned(self, agent: str, now: float, reason: str) -> bool:
+    def is_cloned(self, agent: str, now: float) -> bool:
         """Take in that an agent came while it was connected; True if it is left out from now on."""
         if agent in self.left_out:
             return False
@@ -163,7 +167,7 @@ class AgentSessions:
         del self._flaps[agent]
         self.left_out.add(agent)
         if session := self._by_id.get(agent):
-            session.refused, session.context, session.present = reason, None, False
+            session.refused, session.context, session.present = CLONED, None, False
             self._changed[agent] = None
         return True
 

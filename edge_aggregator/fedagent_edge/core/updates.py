@@ -172,9 +172,8 @@ class Updates:
         part.stage, part.after_s = Stage.CHECKING, rnd.after(event.at)
         # The length of what is masked is that of the mask.
         limit = rnd.order.norm_limit if rnd.masking is None else 0.0
-        control = rnd.weighing.control_limit
         edge = self._state.me.edge if event.proof else ""
-        return [Admit(part.key, part.offer, part.after_s, limit, control, edge, whole)]
+        return [Admit(part.key, part.offer, part.after_s, limit, edge, whole)]
 
     def admitted(self, rnd: Round, event: Admitted, now: float) -> list[Effect]:
         """Take in the verdict on an update: it is durable, so that the receipt may go out."""

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from fedagent_protocol.errors import FedagentError
-from fedagent_protocol.messages import Assignment, TrainStats, Weighting
+from fedagent_protocol.messages import Weighting
 from fedagent_task import aggregation
 from fedagent_task.aggregation import ALL_TRAIN, Contribution, Rules, Strategy, Sums, Weighed
 from fedagent_task.aggregation.alignment import OPPOSED, doubts, gram_of, judged
@@ -17,7 +17,7 @@ from fedagent_task.aggregation.alignment import remembered as alignments_after
 from fedagent_task.aggregation.averaging import FedAvg
 from fedagent_task.aggregation.bounds import Term, Told, remembered, settled, told_of
 from fedagent_task.aggregation.robust import Robust, rule_of
-from fedagent_task.aggregation.task import most_steps, rules_of
+from fedagent_task.aggregation.task import rules_of
 from fedagent_task.privacy.accountant import OpenDpMissingError, deviation_of
 from fedagent_task.recipe.spec import (
     AggregationSpec,
@@ -80,27 +80,6 @@ class Weighing:
     refusal: str = ""
     robust: Robust = field(default_factory=Robust)
     late_rounds: int = 0  # for so many rounds agents may go on with what they have begun
-
-    def told(
-        self,
-        stats: TrainStats,
-        assignment: Assignment,
-        *,
-        norm: float,
-        uniform: bool,
-        age: int = 0,
-    ) -> Contribution:
-        """Return what a device tells of its update, which it began `age` rounds before."""
-        return Contribution(
-            num_samples=float(stats.num_samples),
-            norm=norm,
-            base_loss=stats.course.base_loss,
-            local_steps=stats.course.local_steps,
-            uniform=uniform,
-            rate=self.learner.rate,
-            most_steps=most_steps(self.learner, assignment.iterations),
-            discount=(1.0 + age) ** -0.5,
-        )
 
     def weigh(self, told: Contribution) -> Weighed:
         """Return an update's place in the sum; one that cannot be weighed is not used."""
