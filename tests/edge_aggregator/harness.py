@@ -58,27 +58,6 @@ def delta(agent: str, size: int = 64) -> dict[str, np.ndarray]:
     return {k: rng.normal(size=v.shape).astype(np.float32) for k, v in base.items()}
 
 
-def offer_of(order: m.TrainOrder, body: bytes, **facts: object) -> m.UpdateOffer:
-    """Return the offer of an update; facts may be its own or those of its statistics."""
-    chunk_bytes = facts.get("chunk_bytes", 16 * 1024)
-    assert isinstance(chunk_bytes, int)
-    named = m.TrainStats.__struct_fields__
-    stats = {"num_samples": 10, **{k: v for k, v in facts.items() if k in named}}
-    values: dict[str, object] = {
-        "run": order.run,
-        "round": order.round,
-        "digest": digest_of(body),
-        "size": len(body),
-        "chunk_bytes": chunk_bytes,
-        "base": order.model,
-        "task": order.task,
-        "first": body[:chunk_bytes] if order.credit else b"",
-        "stats": m.TrainStats(**stats),  # type: ignore[arg-type]  # facts are a test's
-        **{k: v for k, v in facts.items() if k not in named},
-    }
-    return m.UpdateOffer(**values)  # type: ignore[arg-type]  # facts are a test's
-
-
 @dataclass
 class ToyAgent:
     """Trains in `work_s`, keeps its update until a receipt, offers it again until then."""
@@ -188,13 +167,20 @@ class ToyAgent:
 
     def make_offer(self, order: m.TrainOrder) -> m.UpdateOffer:
         self.body = self.body or encode_tensors(self.tensors or delta(self.id, self.size))
-        facts = {
+        stats = {"num_samples": self.samples, "dt_ms": 1, "lc_ms": round(self.work_s * 1000)}
+        values: dict[str, object] = {
+            "run": order.run,
+            "round": order.round,
+            "digest": digest_of(self.body),
+            "size": len(self.body),
             "chunk_bytes": self.chunk_bytes,
-            "num_samples": self.samples,
-            "dt_ms": 1,
-            "lc_ms": round(self.work_s * 1000),
+            "base": order.model,
+            "task": order.task,
+            "first": self.body[: self.chunk_bytes] if order.credit else b"",
+            "stats": m.TrainStats(**stats),  # type: ignore[arg-type]  # whole numbers
+            **self.overrides,
         }
-        self.offer = offer_of(order, self.body, **(facts | self.overrides))
+        self.offer = m.UpdateOffer(**values)  # type: ignore[arg-type]  # facts are a test's
         self._sender = Sender(Layout(len(self.body), self.chunk_bytes))
         return self.offer
 
@@ -237,7 +223,6 @@ class Field:
     to_coordinator: list[m.EdgeToCoordinator] = field(default_factory=list)
     events: list[Emit] = field(default_factory=list)
     notes: list[Warn] = field(default_factory=list)
-    passed: list[str] = field(default_factory=list)
     receipt_reports: bool = True
     job_delay_s: float = 0.0
     broadcasts: int = 0
@@ -279,7 +264,6 @@ class Field:
         )
 
     def _checkpoint(self, name: str) -> None:
-        self.passed.append(name)
         if name == self.kill_at:
             self.kill_nth -= 1
             if self.kill_nth == 0:

@@ -38,8 +38,8 @@ CONTENTS: dict[str, tuple[str, dict[str, np.ndarray] | bytes]] = {
 
 
 FACTS: dict[str, tuple[str, dict[str, object]]] = {
-    "no samples": ("sample_count", {"num_samples": 0}),
-    "too many samples": ("sample_count", {"num_samples": 2**50}),
+    "no samples": ("sample_count", {"stats": m.TrainStats(num_samples=0)}),
+    "too many samples": ("sample_count", {"stats": m.TrainStats(num_samples=2**50)}),
     "another base": ("stale_base", {"base": "b" * 64}),
     "another task": ("wrong_task", {"task": "b" * 64}),
     "limit plus one": ("oversize", {"size": 2_000_000}),

@@ -109,7 +109,8 @@ class MaskedAgent(ToyAgent):
         add_masks(vector, self.member.seeds(), RING)
         self.body = encode_tensors({MASKED: vector.view(np.int64)})
         order, self.trained = self.trained, None
-        self.overrides = {"num_samples": 1, "agreed": self.member.agreement()}
+        told = m.TrainStats(num_samples=1)
+        self.overrides = {"stats": told, "agreed": self.member.agreement()}
         self.make_offer(order)
         self._repeat(f)
 
