@@ -1,7 +1,8 @@
-"""What agents answer when they evaluate a model, and what of it goes up."""
+"""One model under evaluation: what agents answer, and what of it goes up."""
 
+import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -28,40 +29,63 @@ from .weighing import Task
 
 
 @dataclass(slots=True)
-class Answers:
-    """The answers to one question: opinions, statistics, or who volunteers.
+class Evaluation:
+    """One model under evaluation: every agent is called; opinions, statistics or volunteers come.
 
     In mode ``peers`` opinions do not come here, and are dropped unread.
     """
 
-    ask: OpinionOpen
+    ask: OpinionOpen  # the coordinator's newest message about it
     task: Task
+    settled_at: float = 0.0
+    """Until then agents may come that were here before the edge's start, and it is not over
+    although all have answered."""
+    deadline: float = 0.0
+    size: int = 0  # of the model, once it is here and agents are called
+    over: bool = False  # its time is over, or all have answered
+    ended: bool = False  # nothing of it is wanted any more
+    receipted: bool = False
+    up_at: float = math.inf
+    asked: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    awaited: dict[str, float] = field(default_factory=dict)
+    """When each that has not answered is called again; the first is the next."""
     given: dict[str, Opinion | Volunteer] = field(default_factory=dict)
     unused: dict[str, str] = field(default_factory=dict)
-    """Why some do not count."""
+    """Why some answers do not count."""
     _moments: list[Moments] = field(default_factory=list)
 
     @property
     def final(self) -> bool:
-        """Whether they go up together, once none is waited for; otherwise as they come."""
+        """Whether answers go up together, once none is waited for; otherwise as they come."""
         return self.ask.mode is not OpinionMode.PEERS
 
-    def take(
-        self, agent: str, answer: Opinion | Volunteer, state: EdgeState, *, asked: bool, over: bool
-    ) -> str:
+    def is_same(self, ask: OpinionOpen) -> bool:
+        """Whether this is the evaluation that the coordinator asks for."""
+        mine = self.ask
+        if ask.mode is OpinionMode.MOMENTS and ask.slot != mine.slot:
+            return False  # none had samples: they are asked anew
+        return (mine.round, mine.model, mine.mode) == (ask.round, ask.model, ask.mode)
+
+    def is_over(self, now: float) -> bool:
+        """Whether nothing is waited for any more."""
+        answered = self.final and self.size > 0 and not self.awaited
+        return now >= self.deadline or (answered and now >= self.settled_at)
+
+    def take(self, agent: str, answer: Opinion | Volunteer, state: EdgeState) -> str:
         """Take an answer; return what is wrong with it, if a person should know.
 
         Raises:
             Ignored: It is not the agent's first to what it was asked, in time, and its own.
         """
         name, ask = kind(answer), self.ask
-        if not asked or isinstance(answer, Opinion) is not self.final:
+        if agent not in self.asked or isinstance(answer, Opinion) is not self.final:
             raise Ignored(f"{name}_unasked")
         if isinstance(answer, Opinion) and answer.model != ask.model:
             raise Ignored("opinion_of_another_model")
         if agent in self.given:
             raise Ignored(f"{name}_twice")
-        if over:
+        if self.over:
             raise Ignored(f"{name}_late")
         if not _is_theirs(state, ask, agent, answer):
             raise Ignored(f"{name}_unsigned")
@@ -90,15 +114,18 @@ class Answers:
         self._moments.append(found)
         return ""
 
-    def message(
-        self, sessions: AgentSessions, asked: Collection[str], reasons: Mapping[str, int]
-    ) -> EdgeToCoordinator:
+    def message(self, sessions: AgentSessions) -> EdgeToCoordinator:
         """Return what goes up, with the reasons why others have no part in it."""
+        reasons = Counter({} if self.size else {"not_asked": sessions.present})
+        for agent in self.asked:
+            reason = "gone" if agent in self.gone else "missing"
+            reasons[self.unused.get(agent, "") if agent in self.given else reason] += 1
+        del reasons[""]
         match self.ask.mode:
             case OpinionMode.REPORT:
-                return self._opinions(sessions, asked, reasons)
+                return self._opinions(sessions, reasons)
             case OpinionMode.PEERS:
-                return self._volunteers(sessions, asked)
+                return self._volunteers(sessions)
         found, ask = self._moments, self.ask
         return EdgeMoments(
             run=ask.run,
@@ -107,13 +134,11 @@ class Answers:
             model=ask.model,
             moments=sum(found[1:], found[0]).encode() if found else b"",
             agents=len(found),
-            asked=len(asked),
+            asked=len(self.asked),
             reasons=dict(sorted(reasons.items())),
         )
 
-    def _opinions(
-        self, sessions: AgentSessions, asked: Collection[str], reasons: Mapping[str, int]
-    ) -> Opinions:
+    def _opinions(self, sessions: AgentSessions, without: Counter[str]) -> Opinions:
         """Return a row for every opinion that fits.
 
         What most scores are is the metric of all, so that no single agent decides it; an
@@ -124,7 +149,6 @@ class Answers:
         listing = sessions.listing(ask.epoch, ask.known, sorted(valid))
         metrics = Counter(one.metric for one in valid.values())
         metric = max(sorted(metrics), key=metrics.__getitem__, default="")
-        without = Counter(reasons)
         without["metric"] += sum(one.metric != metric for one in valid.values())
         same = {agent: one for agent, one in valid.items() if one.metric == metric}
         rows = _fitting(sessions, same, 20, listing.named)
@@ -143,18 +167,18 @@ class Answers:
             samples=np.array([one.samples for one in opinions], "<i8").tobytes(),
             epsilon=epsilon.tobytes() if epsilon.any() else b"",
             metric=metric,
-            asked=len(asked),
+            asked=len(self.asked),
             reasons={why: count for why, count in sorted(without.items()) if count},
             claim=claim_column([one.claim for one in opinions]),
         )
 
-    def _volunteers(self, sessions: AgentSessions, asked: Collection[str]) -> Volunteers:
+    def _volunteers(self, sessions: AgentSessions) -> Volunteers:
         """Return all who have volunteered so far and can be named.
 
         Who was asked is named as well: the coordinator counts who is at two edges once.
         """
         ask = self.ask
-        listing = sessions.listing(ask.epoch, ask.known, sorted(self.given), sorted(asked))
+        listing = sessions.listing(ask.epoch, ask.known, sorted(self.given), sorted(self.asked))
         rows = _fitting(sessions, self.given, 4, listing.named)
         return Volunteers(
             run=ask.run,
@@ -163,7 +187,7 @@ class Answers:
             known=listing.known,
             new_ids=listing.new_ids,
             session=np.array([index for index, _ in rows], "<i4").tobytes(),
-            asked=len(asked),
+            asked=len(self.asked),
             claim=claim_column([one.claim for _, one in rows]),
         )
 

@@ -6,14 +6,12 @@ the coordinator's repeated `OpinionOpen` asks anew.
 
 import itertools
 import math
-from dataclasses import dataclass, field
 
 from fedagent_node.effects import Effect, Received, Send, Warn
 from fedagent_protocol.messages import (
     Opinion,
     OpinionCall,
     OpinionClose,
-    OpinionMode,
     OpinionOpen,
     OpinionsReceipt,
     PeerSend,
@@ -22,7 +20,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.transfer import Layout
 
-from .answers import Answers
+from .answers import Evaluation
 from .effects import COORDINATOR, EdgeState, Ignored
 from .exchange import Exchange
 from .neighbours import Neighbourhood
@@ -38,44 +36,7 @@ COALESCE_S = 0.02
 """How long a volunteer waits for others, so that they go up together."""
 
 
-@dataclass(slots=True)
-class Evaluation:
-    """One model under evaluation: every agent is called, and answers are collected."""
-
-    answers: Answers
-    settled_at: float
-    """Until then agents may come that were here before the edge's start, and it is not over
-    although all have answered."""
-    deadline: float
-    size: int = 0  # of the model, once it is here and agents are called
-    over: bool = False  # its time is over, or all have answered
-    ended: bool = False  # nothing of it is wanted any more
-    receipted: bool = False
-    up_at: float = math.inf
-    asked: set[str] = field(default_factory=set)
-    gone: set[str] = field(default_factory=set)
-    awaited: dict[str, float] = field(default_factory=dict)
-    """When each that has not answered is called again; the first is the next."""
-
-    @property
-    def ask(self) -> OpinionOpen:
-        """The coordinator's newest message about it."""
-        return self.answers.ask
-
-    def is_same(self, ask: OpinionOpen) -> bool:
-        """Whether this is the evaluation that the coordinator asks for."""
-        mine = self.ask
-        if ask.mode is OpinionMode.MOMENTS and ask.slot != mine.slot:
-            return False  # none had samples: they are asked anew
-        return (mine.round, mine.model, mine.mode) == (ask.round, ask.model, ask.mode)
-
-    def is_over(self, now: float) -> bool:
-        """Whether nothing is waited for any more."""
-        answered = self.answers.final and self.size > 0 and not self.awaited
-        return now >= self.deadline or (answered and now >= self.settled_at)
-
-
-NOTHING = Answers(OpinionOpen(round=-1, model="", until_ms=0), UNREAD)
+NOTHING = OpinionOpen(round=-1, model="", until_ms=0)
 
 
 class Evaluations:
@@ -90,7 +51,7 @@ class Evaluations:
 
     def adopt(self) -> None:
         """Begin with another run or task."""
-        self.current = Evaluation(NOTHING, 0.0, 0.0, over=True, ended=True)
+        self.current = Evaluation(NOTHING, UNREAD, over=True, ended=True)
         self._task: Task = task_of(self.state.memory.body)
         if self.state.memory.body and self._task is UNREAD:
             self.state.counters["task_unread"] += 1
@@ -111,16 +72,16 @@ class Evaluations:
         until = now + ask.until_ms / 1000
         if last.is_same(ask):
             # It has had no answer. The earliest estimate is that of the message delayed least.
-            last.answers.ask, last.deadline = ask, min(last.deadline, until)
+            last.ask, last.deadline = ask, min(last.deadline, until)
             last.receipted = False
-            ready = last.over if last.answers.final else last.size > 0
+            ready = last.over if last.final else last.size > 0
             return self._send_answers(now) if ready else []
         self._end(now)
         effects: list[Effect] = []
         if last.ask.model != ask.model:
             self._exchange.stop(last.ask.model)
-        self.current = Evaluation(Answers(ask, self._task), self._returned_at, until)
-        if not self.current.answers.final:
+        self.current = Evaluation(ask, self._task, self._returned_at, until)
+        if not self.current.final:
             self.neighbours.call(until)
             for agent in self.state.sessions.present_ids():
                 effects += self.neighbours.neighbours_of(agent)
@@ -156,11 +117,9 @@ class Evaluations:
         agent, current = event.sender, self.current
         if (answer.run, answer.round) != (self.state.memory.run, current.ask.round):
             raise Ignored(f"{kind(answer)}_late")
-        problem = current.answers.take(
-            agent, answer, self.state, asked=agent in current.asked, over=current.over
-        )
+        problem = current.take(agent, answer, self.state)
         current.awaited.pop(agent, None)
-        if not current.answers.final:
+        if not current.final:
             current.up_at = min(current.up_at, now + COALESCE_S)
             return []
         effects = self._exchange.done(agent, now)
@@ -184,7 +143,7 @@ class Evaluations:
         effects: list[Effect] = []
         if self.neighbours.is_open(now):
             effects += self.neighbours.neighbours_of(agent)
-        if not effects and not self.current.answers.final:
+        if not effects and not self.current.final:
             # Alone it would find itself the best: it is called with its neighbours, soon.
             return []
         return effects + self._call_again(agent, now)
@@ -200,7 +159,7 @@ class Evaluations:
     def _call_again(self, agent: str, now: float) -> list[Effect]:
         current = self.current
         current.gone.discard(agent)
-        if not current.size or current.over or agent in current.answers.given:
+        if not current.size or current.over or agent in current.given:
             return []
         return [self._call(agent, now)]
 
@@ -229,7 +188,7 @@ class Evaluations:
         current = self.current
         for named in self.neighbours.refresh() if now >= self.neighbours.due else ():
             effects.append(named)
-            if not current.answers.final and named.to not in current.asked:
+            if not current.final and named.to not in current.asked:
                 effects += self._call_again(named.to, now)
         return effects + self._step(now)
 
@@ -250,7 +209,7 @@ class Evaluations:
             dues.append(current.deadline)
             if current.awaited:
                 dues.append(next(iter(current.awaited.values())))
-            elif current.size and current.answers.final:
+            elif current.size and current.final:
                 dues.append(current.settled_at)
         return min(dues)
 
@@ -264,7 +223,7 @@ class Evaluations:
         current.size = state.memory.model_bytes
         agents = state.sessions.present_ids()
         self._exchange.serve(current.ask.model, state.layout(current.size), set(agents), now)
-        if not current.answers.final:
+        if not current.final:
             current.up_at = now
         return [self._call(agent, now) for agent in agents]
 
@@ -291,16 +250,8 @@ class Evaluations:
 
     def _send_answers(self, now: float) -> list[Effect]:
         """Send up what there is, and again: final answers until the receipt, others to the end."""
-        current, sessions = self.current, self.state.sessions
-        wanted = not current.receipted if current.answers.final else not current.over
+        current = self.current
+        wanted = not current.receipted if current.final else not current.over
         wanted = wanted and now < current.deadline + LAST_S
         current.up_at = now + AGAIN_S if wanted else math.inf
-        reasons = {} if current.size else {"not_asked": sessions.present}
-        for agent in current.asked:
-            reason = "gone" if agent in current.gone else "missing"
-            if agent in current.answers.given:
-                reason = current.answers.unused.get(agent, "")
-            if reason:
-                reasons[reason] = reasons.get(reason, 0) + 1
-        message = current.answers.message(sessions, current.asked, reasons)
-        return [Send(COORDINATOR, message)]
+        return [Send(COORDINATOR, current.message(self.state.sessions))]
