@@ -284,13 +284,9 @@ class AgentCore:
         if (offer := self.uploads.offer_again(key, now)) is not None:
             self.peers.ordered(order)
             return offer
-        if not self._vouching.stands(key, order.task, now):
-            if refusal := self._tasks.refusal(key, order.task, now):
-                return self.queue.refuse(key, DeclineReason.UNSIGNED, refusal)
-            return self._tasks.want(order.task, key, now)
-        if not self._vouching.is_made(key, order):
-            warned = self._unmade(key, "order")
-            return warned + self.queue.refuse(key, DeclineReason.UNSIGNED, UNASSIGNED)
+        if (unsigned := self._unsigned(key, order, now)) is not None:
+            effects, why = unsigned
+            return effects + (self.queue.refuse(key, DeclineReason.UNSIGNED, why) if why else [])
         self.peers.ordered(order)
         effects, accepted = self.queue.order(key, order, session, now)
         if accepted:
@@ -302,19 +298,23 @@ class AgentCore:
     def _on_call(self, session: Session, call: OpinionCall, now: float) -> list[Effect]:
         """Evaluate and let the neighbours take part, or ask for the word on the task."""
         key = Key(session.edge, call.run, call.round)
-        if not self._vouching.stands(key, call.task, now):
-            if self._tasks.refusal(key, call.task, now):
-                return []
-            return self._tasks.want(call.task, key, now)
-        if not self._vouching.is_made(key, call):
-            return self._unmade(key, "call")
+        if (unsigned := self._unsigned(key, call, now)) is not None:
+            return unsigned[0]
         return self._on_peers(session, call, now) + self.evaluator.call(session, call, now)
 
-    def _unmade(self, key: Key, what: str) -> list[Effect]:
-        """Count an order or a call that the coordinator did not make."""
+    def _unsigned(
+        self, key: Key, wanted: TrainOrder | OpinionCall, now: float
+    ) -> tuple[list[Effect], str] | None:
+        """Ask for the coordinator's word, or return why it is none; None: all of it is signed."""
+        if not self._vouching.stands(key, wanted.task, now):
+            why = self._tasks.refusal(key, wanted.task, now)
+            return [] if why else self._tasks.want(wanted.task, key, now), why
+        if self._vouching.is_made(key, wanted):
+            return None
+        what = "order" if isinstance(wanted, TrainOrder) else "call"
         self.counters[f"{what}_unsigned"] += 1
         text = f"{what} of round {key.round} refused: {UNASSIGNED}"
-        return self._vouching.warn(key.edge, text)
+        return self._vouching.warn(key.edge, text), UNASSIGNED
 
     def _on_task(self, session: Session, message: TaskBody, now: float) -> list[Effect]:
         effects = self._tasks.receive(session.edge, message, now, busy=self._busy)

@@ -236,11 +236,9 @@ class Sessions(dict[str, Session]):
             # The same broker under two addresses: one path is enough.
             self._counters["other_link"] += 1
             return None, []
-        else:
-            session.link, session.heard_at = link, now
-            session.reconnect()
-            return session, self.hello(session, now, at_once=True)
-        return session, self.hello(session, now)
+        session.link, session.heard_at = link, now
+        session.reconnect()
+        return session, self.hello(session, now, at_once=True)
 
     def hello(self, session: Session, now: float, *, at_once: bool = False) -> list[Effect]:
         """Send a hello, unless that was just done."""
