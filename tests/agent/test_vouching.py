@@ -62,7 +62,7 @@ class Site:
         self.members = Members(folder)
         self.boss = self.members.member("boss", "coordinator")
         self.link, self.late_s = Link(), 0.0
-        self.own = self.members.member("device", "agent")
+        self.members.member("device", "agent")
         self.boot()
 
     def boot(self) -> None:
@@ -71,8 +71,9 @@ class Site:
         async def changed(_: frozenset[str]) -> None:
             """Nobody needs to know."""
 
-        links = {LINK: self.link}
-        member = Membership(folder, self.own, links, changed)  # type: ignore[arg-type]
+        own, links = SiteTls.of(folder), {LINK: self.link}
+        assert own is not None
+        member = Membership(folder, own, links, changed)  # type: ignore[arg-type]
         self.edge: HandEdge = joined(
             folder,
             OTHER,
