@@ -17,12 +17,13 @@ import numpy as np
 from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.run_settings import decision_policies
+from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed.off_policy import NoSupportError, choices_of, estimated
 from fedagent_testbed.replay import replay
 from fedagent_testbed.study import load_recipe, make_policy, play
-from fedagent_testbed.study.full import play_full
 from fedagent_testbed.study.history import History
 from fedagent_testbed.study.selection import SelectionStudy
+from fedagent_testbed.world import VirtualFederation
 
 from .rows import Row, Rows, show
 
@@ -70,7 +71,9 @@ def coverage(target: str, seeds: int) -> Row:
 
 def speed(policy: str, folder: Path) -> Row:
     """Return how many rounds of a database of its own a policy decides in a second."""
-    play_full(load_recipe(STUDY, (*SETS, "rounds.count=300")), policy, 0, folder)
+    sets = (f"policy.name={policy}", "rounds.count=120", "budget.per_edge=1.2")
+    text = (Path(__file__).parent / "wire.toml").read_text(encoding="utf-8")
+    VirtualFederation(folder, parse_recipe(text, sets), seed=0, agents=30).run(seconds=30_000)
     with open_reader(folder / "coordinator") as reader:
         run = reader.run()
         recipe = recipe_in(run.recipe)
@@ -97,7 +100,7 @@ def speed(policy: str, folder: Path) -> Row:
 def rows(seeds: int = 100, part: str = "") -> Rows:
     """Yield the rows of both parts, or of one."""
     if part in {"", "speed"}:
-        for policy in ("cheapest", "random", "linucb", "adaptive"):
+        for policy in ("cheapest", "random", "round-robin", "adaptive"):
             with tempfile.TemporaryDirectory() as folder:
                 yield speed(policy, Path(folder))
     if part in {"", "coverage"}:

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType, FrameType
 
+from fedagent_node.effects import Send
+from fedagent_protocol.messages import RoundOpen
 from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed.world import VirtualFederation
 
@@ -40,13 +42,16 @@ def trace() -> list[list[Function]]:
         if event == "call":
             rounds[-1].setdefault(frame.f_code)
 
-    def opening(_: int) -> float:
-        rounds.append({})
-        return 0.0
-
     with tempfile.TemporaryDirectory() as folder:
         world = VirtualFederation(Path(folder), recipe, seed=1, agents=1, chunk_bytes=1 << 16)
-        world.coordinator.opening = opening
+        send = world.coordinator.send
+
+        def sends(message: Send) -> bool:
+            if isinstance(message.message, RoundOpen):
+                rounds.append({})
+            return send(message)
+
+        world.coordinator.send = sends  # type: ignore[method-assign,assignment] # it marks the openings
         sys.setprofile(spy)
         try:
             ending = world.run()

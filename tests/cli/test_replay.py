@@ -1,4 +1,4 @@
-"""`fedagent replay`, on a study of the whole federation and on a directory without a run."""
+"""`fedagent replay`, on a run in virtual time and on a directory without a run."""
 
 import shutil
 from pathlib import Path
@@ -6,17 +6,18 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.books.store import Store
-from fedagent_testbed.study import load_recipe
-from fedagent_testbed.study.full import play_full
+from fedagent_task.recipe.text import parse_recipe
+from fedagent_testbed.world import VirtualFederation
 from tests.typed import call, last_object
+from tests.world.kinds import EACH, RECIPE
 
 
 @pytest.fixture(scope="module")
 def field(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("field")
-    sets = ("world.clients=8", "world.visible=1", "rounds.count=80")
     explores = ("policy.exploration=0.6", "policy.exploration_bound=100")
-    play_full(load_recipe("cocs-decisions", (*sets, *explores)), "random", 0, folder)
+    sets = ("policy.name=random", "rounds.count=80", *EACH, "budget.per_edge=0.4", *explores)
+    VirtualFederation(folder, parse_recipe(RECIPE, sets), seed=0, agents=8).run(seconds=3000)
     return folder
 
 
@@ -30,11 +31,11 @@ def test_the_recorded_policy_decides_what_was_recorded(field: Path) -> None:
 
 def test_another_policy_is_estimated(field: Path) -> None:
     read = last_object(
-        call(field, "replay", "--data-dir", str(field), "--policy", "linucb", "--json")
+        call(field, "replay", "--data-dir", str(field), "--policy", "round-robin", "--json")
     )
     found = read["estimate"]
     assert found["doubly_robust"]["low"] < found["doubly_robust"]["mean"]
-    text = call(field, "replay", "--data-dir", str(field), "--policy", "linucb").stdout
+    text = call(field, "replay", "--data-dir", str(field), "--policy", "round-robin").stdout
     assert "doubly robust" in text
     assert "95 % interval" in text
 
@@ -44,8 +45,8 @@ def test_another_policy_is_estimated(field: Path) -> None:
     [
         (("--policy", "nobody"), 2, "'nobody'"),
         (("--policy", "ucb"), 2, "needs opinions, which this run does not collect; take one"),
-        (("--policy", "linucb", "--set", "alpha=x"), 2, "alpha"),
-        (("--policy", "linucb", "--set", "alpha"), 2, "--set KEY=VALUE"),
+        (("--policy", "fair", "--set", "beta=x"), 2, "beta"),
+        (("--policy", "fair", "--set", "beta"), 2, "--set KEY=VALUE"),
     ],
 )
 def test_a_wrong_wish_is_one_line(

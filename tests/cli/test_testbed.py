@@ -111,10 +111,8 @@ def test_worlds_are_compared_and_drawn(tmp_path: Path) -> None:
         (("compare", "one", "moon"), "moon", 2),
         (("compare", "cocs-decisions", "--plot", "no/such/x.svg"), "which is not a folder", 2),
         (("compare", "cocs-decisions", "--plot", "x.txt"), ".svg, .pdf, .png", 2),
-        (("run", "cocs-decisions", "--full", "--plot", "x.svg"), "draws no curves", 2),
-        (("run", "cocs-decisions", "--dir", "x"), "add --full", 2),
         (("compare", "cocs-decisions", "--ray", "10.0.0.1:1"), "ray", 43),
-        (("run", "gda-mnist", "--policy", "volunteers"), "run --full only", 2),
+        (("run", "gda-mnist", "--policy", "volunteers"), "needs neighbours", 2),
     ],
 )
 def test_what_can_be_fixed_is_one_line(arguments: tuple[str, ...], says: str, code: int) -> None:
@@ -124,14 +122,3 @@ def test_what_can_be_fixed_is_one_line(arguments: tuple[str, ...], says: str, co
     error = json.loads(done.stdout.splitlines()[-1])
     assert says in f"{error['error']} {error['hint']}"
     assert error["exit_code"] == code
-
-
-def test_a_study_of_the_whole_federation_is_asked_why(tmp_path: Path) -> None:
-    sets = ("--set", "world.clients=4", "--set", "rounds.count=3", "--dir", str(tmp_path / "study"))
-    asked = ("testbed", "run", "cocs-decisions", "--full", *sets, "--json")
-    assert typed.last_object(typed.call(tmp_path, *asked))["ledger_balanced"] is True
-    kept = str(tmp_path / "study" / "coordinator")
-    told = typed.last_object(typed.call(tmp_path, "why", "agent-1", "--data-dir", kept, "--json"))
-    assert (told["round"], told["policy"], told["solved"]) == (3, "adaptive", True)
-    again = typed.call(tmp_path, *asked)
-    assert (again.returncode, "is not empty" in again.stderr) == (2, True)

@@ -25,7 +25,6 @@ SMALL = (
     *(
         "world.streaming.budget=6.0",
         "world.streaming.evaluate_every=3",
-        "world.streaming.swing_rounds=6",
     ),
     *(f"learner.name={LEARNER}", "learner.batch=1"),
 )

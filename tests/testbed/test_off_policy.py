@@ -5,7 +5,6 @@ import pytest
 
 from fedagent_coordinator.policies.base import IntArray
 from fedagent_testbed.off_policy import Choices, NoSupportError, estimated
-from fedagent_testbed.study.comparison import quantile
 from tests.fakes.rounds import random_view
 
 RUNS = 60
@@ -35,12 +34,6 @@ def field(seed: int, rounds: int, *, share: float = 0.5) -> tuple[list[Choices],
             )
         )
     return found, truth
-
-
-@pytest.mark.parametrize("dof", [19, 20, 30, 100, 1000, 10**6])
-def test_students_quantile_needs_no_scipy(dof: int) -> None:
-    stats = pytest.importorskip("scipy.stats")
-    assert quantile(dof) == pytest.approx(float(stats.t.ppf(0.975, dof)), abs=1e-4)
 
 
 def test_intervals_hold_the_truth() -> None:

@@ -1,7 +1,5 @@
 """Recipes of studies: ours load, errors name the key and the hint, overrides win."""
 
-from pathlib import Path
-
 import pytest
 
 from fedagent_coordinator import policies
@@ -45,13 +43,6 @@ def test_overrides_win_and_are_exact() -> None:
     assert recipe.world.clients == 9
 
 
-def test_a_file_is_read_like_a_name(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text('name = "mine"\n[rounds]\ncount = 3\n')
-    assert load_recipe(path).rounds.count == 3
-    assert load_recipe(str(path), ["rounds.count=4"]).rounds.count == 4
-
-
 SEE = "docs/testbed.md"
 COCS, EXCHANGE = "cocs-decisions", "rbcs-f-numeric"
 
@@ -69,7 +60,6 @@ COCS, EXCHANGE = "cocs-decisions", "rbcs-f-numeric"
         (COCS, "world.kind=open", "world.edges", "one edge"),
         (COCS, "world.kind=bas", "world.streaming.dataset", "is missing"),
         (COCS, "policies.nope.x=1", "policies.nope", "there are"),
-        (EXCHANGE, "world.exchange.snr=[1, 2]", "world.exchange.snr", "one per class"),
         (EXCHANGE, "world.clients=41", "world.clients", "multiple of 4"),
     ],
 )
@@ -81,18 +71,6 @@ def test_an_error_names_the_key_and_the_hint(
     assert caught.value.key == key
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_price_that_no_ledger_holds_is_refused() -> None:
-    dear = [
-        "world.work.price=[1, 1e4]",
-        "world.work.compute=[1, 1e4]",
-        "world.late.price_factor=1000",
-    ]
-    assert load_recipe(COCS, dear).world.late.share == 0
-    with pytest.raises(RecipeError, match="below 1000000000") as caught:
-        load_recipe(COCS, [*dear, "world.late.share=0.1"])
-    assert caught.value.key == "world.work.price"
 
 
 @pytest.mark.parametrize(

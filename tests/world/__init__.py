@@ -208,13 +208,13 @@ class World:
         """Let a node die when the n-th messages of a kind come, wherever they do."""
         heard = 0
 
-        def hear(_port: str, topic: str) -> None:
+        def hear(topic: str) -> None:
             nonlocal heard
             heard += topics.parse(topic).kind == kind
             if topics.parse(topic).kind == kind and heard in visits:
                 self.here.kernel.after(0.0, self.here.nodes[who].kill)
 
-        self.here.network.heard = hear
+        self.wire.hears.append(hear)
         self.plan.append(f"{who} dies on {kind} number {visits}")
         return self
 

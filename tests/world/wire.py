@@ -39,26 +39,26 @@ class Wire(Network):
     Attributes:
         lies: By sender and kind.
         blobs: Parts of models and updates, by digest and index.
+        hears: Take the topic of everything that arrives.
     """
 
     lies: dict[tuple[str, str], Change]
     sent: list[Sent]
     blobs: dict[str, dict[int, bytes]]
+    hears: list[Callable[[str], None]]
 
     @classmethod
     def around(cls, here: VirtualFederation) -> "Wire":
         """Put a federation that has not begun on such a network."""
         old = here.network
         wire = cls(old.kernel, old.rng, old.faults, old.deliver, old.defer)
-        wire.lies, wire.sent, wire.blobs = {}, [], defaultdict(dict)
+        wire.lies, wire.sent, wire.blobs, wire.hears = {}, [], defaultdict(dict), []
         here.network = wire
         for node in here.nodes.values():
             node.network = wire
         return wire
 
-    def send(
-        self, broker: str, member: str, topic: str, payload: bytes, *, seconds: float = 0.0
-    ) -> None:
+    def send(self, broker: str, member: str, topic: str, payload: bytes) -> None:
         """Keep a message, and send it or what a liar says in its place."""
         parsed = topics.parse(topic)
         direction = parsed.direction
@@ -74,7 +74,13 @@ class Wire(Network):
             self.sent.append(Sent(self.kernel.now, sender, member, said))
             self._keep(said)
             bytes_ = payload if said is message else encode(said)
-            super().send(broker, member, topic, bytes_, seconds=seconds)
+            super().send(broker, member, topic, bytes_)
+
+    def _arrive(self, broker: str, member: str, topic: str, payload: bytes) -> None:
+        if member in self._members.get(broker, {}) and broker not in self.down:
+            for hear in self.hears:
+                hear(topic)
+        super()._arrive(broker, member, topic, payload)
 
     @property
     def liars(self) -> frozenset[str]:

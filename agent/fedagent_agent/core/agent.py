@@ -354,7 +354,7 @@ class AgentCore:
         readings = self.device.readings = event.readings
         self.peers.available = readings.available
         effects = [] if readings.available else self.queue.abort(readings.reason)
-        return effects + self.sessions.measured(now, forced=event.report) + self._go_on(now)
+        return effects + self.sessions.measured(now) + self._go_on(now)
 
     def _on_trainer_ended(self, event: TrainerEnded, now: float) -> list[Effect]:  # noqa: ARG002
         self.device.cold, self._stream_samples = True, {}

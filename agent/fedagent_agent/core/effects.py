@@ -222,7 +222,6 @@ class Measured(Input, frozen=True):
     """What was measured of the device."""
 
     readings: Readings
-    report: bool = False  # report it to every edge, however little has changed
 
 
 class TrainerEnded(Input, frozen=True):

@@ -1,16 +1,13 @@
-"""Virtual time: a scheduler, brokers that delay, lose, repeat and reorder, and links with a rate.
+"""Virtual time: a scheduler, and brokers that delay, lose, repeat and reorder.
 
 Deterministic by seed, the order of simultaneous events included.
 """
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
-
-from fedagent_agent.core.device import Readings
 
 WAN = "wan"
 
@@ -69,7 +66,6 @@ class Network:
     Attributes:
         deliver: How each member takes what arrives, alive or not.
         defer: How each member does something a moment later.
-        heard: Takes member@broker and topic of everything that arrives.
     """
 
     kernel: Kernel
@@ -78,7 +74,6 @@ class Network:
     deliver: dict[str, Receive] = field(default_factory=dict)
     defer: dict[str, Callable[[Callable[[], None]], None]] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)  # brokers that carry nothing
-    heard: Callable[[str, str], None] | None = None
     _members: dict[str, dict[str, None]] = field(default_factory=dict)
     _topics: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)
 
@@ -101,28 +96,24 @@ class Network:
         """Let a member hear it no more."""
         self._topics.get((broker, topic), {}).pop(member, None)
 
-    def send(
-        self, broker: str, member: str, topic: str, payload: bytes, *, seconds: float = 0.0
-    ) -> None:
-        """Send to one member, or lose it; it takes `seconds` longer than the network's delays."""
+    def send(self, broker: str, member: str, topic: str, payload: bytes) -> None:
+        """Send to one member, or lose it."""
         copies = 1 + (self.rng.random() < self.faults.duplicate)
         for _ in range(copies):
             if broker in self.down or self.rng.random() < self.faults.loss:
                 continue
             delay = self.faults.delay_s + self.faults.jitter_s * self.rng.random()
-            self.kernel.after(delay + seconds, lambda: self._arrive(broker, member, topic, payload))
+            self.kernel.after(delay, lambda: self._arrive(broker, member, topic, payload))
 
     def cast(self, broker: str, topic: str, payload: bytes) -> None:
         """Send to everybody on a broker."""
         for member in list(self._members.get(broker, {})):
             self.send(broker, member, topic, payload)
 
-    def publish(
-        self, broker: str, topic: str, payload: bytes, *, seconds: Callable[[str], float]
-    ) -> None:
-        """Send to those who subscribed; it takes `seconds` longer to each."""
+    def publish(self, broker: str, topic: str, payload: bytes) -> None:
+        """Send to those who subscribed."""
         for member in list(self._topics.get((broker, topic), {})):
-            self.send(broker, member, topic, payload, seconds=seconds(member))
+            self.send(broker, member, topic, payload)
 
     def soon(self, member: str, action: Callable[[], None]) -> None:
         """Let a member do something one network delay later."""
@@ -131,66 +122,4 @@ class Network:
     def _arrive(self, broker: str, member: str, topic: str, payload: bytes) -> None:
         if member not in self._members.get(broker, {}) or broker in self.down:
             return
-        if self.heard is not None:
-            self.heard(f"{member}@{broker}", topic)
         self.deliver[member](broker, topic, payload)
-
-
-class Air(Protocol):
-    """The surroundings of all agents; they change when a round opens, and only then."""
-
-    def begin(self, round_: int) -> bool:
-        """Let a round open; False if nothing changes by that."""
-
-    def device(self, agent: str) -> Readings:
-        """Return the state of an agent's device."""
-
-    def features(self, agent: str, edge: str) -> Mapping[str, float]:
-        """Return what the agent's instruments show of itself and of the path to an edge."""
-
-    def transfer_s(self, agent: str, edge: str, *, up: bool) -> float:
-        """Return how long a whole model, or a whole update, is on its way."""
-
-
-@dataclass(slots=True)
-class Pipes:
-    """Links that carry one transfer after the other, in each direction of each pair.
-
-    Only models and updates take time by their size, a whole one `Air.transfer_s`. What an earlier
-    round has left in a pipe is not waited for: nobody wants it any more.
-
-    Attributes:
-        names: What the surroundings call an agent, by its id.
-    """
-
-    air: Air | None  # none where links take no time
-    names: Mapping[str, str] = field(default_factory=dict)
-    _until: dict[tuple[str, str, bool], float] = field(default_factory=dict)
-    _whole: dict[str, int] = field(default_factory=dict)
-
-    def clear(self) -> None:
-        """Let a round begin with empty links."""
-        self._until.clear()
-        self._whole.clear()
-
-    def note(self, digest: str, size: int) -> None:
-        """Remember the size of a whole model or update."""
-        self._whole[digest] = size
-
-    def carry(
-        self, agent: str, edge: str, digest: str, nbytes: int, now: float, *, up: bool
-    ) -> float:
-        """Put bytes of a model or an update into a pipe; return seconds until the last is out."""
-        if not nbytes or self.air is None:
-            return 0.0
-        share = nbytes / self._whole.get(digest, nbytes)
-        key = (agent, edge, up)
-        begins = max(now, self._until.get(key, now))
-        self._until[key] = begins + share * self.air.transfer_s(
-            self.names.get(agent, agent), edge, up=up
-        )
-        return self._until[key] - now
-
-    def busy(self, agent: str, edge: str, now: float, *, up: bool) -> bool:
-        """Return whether something is under way."""
-        return self._until.get((agent, edge, up), now) > now

@@ -33,8 +33,6 @@ NoiseDensity = Annotated[float, Meta(ge=-200, le=-80)]
 Megahertz = Annotated[float, Meta(ge=1e-3, le=1e4)]
 Kilometres = Annotated[float, Meta(ge=1e-3, le=1e3)]
 PerCompute = Annotated[float, Meta(ge=1e-3, le=1e4)]
-Snr = Annotated[float, Meta(ge=1e-6, le=1e12)]
-Range = tuple[Positive, Positive]
 Weighting = Literal["uniform", "samples"]
 WorldName = Literal["radio", "exchange", "traces", "open", "chances", "recorded", "bas"]
 
@@ -42,20 +40,13 @@ WorldName = Literal["radio", "exchange", "traces", "open", "chances", "recorded"
 class Radio(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The channel of ALGORITHMS section 6; ranges are drawn anew in every round."""
 
-    power_dbm: Annotated[float, Meta(ge=-30, le=60)] = 23.0
     noise_dbm_hz: NoiseDensity = -166.0  # noise density N0
-    path_loss_db: Annotated[float, Meta(ge=0, le=250)] = 128.1
-    path_loss_slope_db: Annotated[float, Meta(ge=0, le=100)] = 37.6
-    shadowing_db: Annotated[float, Meta(ge=0, le=30)] = 0.0
-    """Standard deviation of log-normal shadowing, per pair and round."""
     bandwidth_mhz: tuple[Megahertz, Megahertz] = (0.3, 1.0)
     distance_km: tuple[Kilometres, Kilometres] = (0.01, 2.0)
     static: bool = False
     """Band and distance are fixed for a device, and agents report rates of past transfers."""
     features: Literal["all", "live", "wifi"] = "all"
     """``live``: those only that every agent reports; ``wifi``: and what a Wi-Fi driver tells."""
-    measured_db: Annotated[float, Meta(ge=0, le=30)] = 1.0
-    """With `static`: standard deviation of a measured rate, in decibels."""
 
 
 class Work(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,22 +60,11 @@ class Work(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Range of the price per unit of y, fixed per client."""
 
 
-class Exchange(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The linear exchange time of ALGORITHMS section 4: classes of clients at one edge."""
-
-    work_s: Annotated[tuple[Positive, ...], Meta(min_length=1)] = (1.0, 2.0, 3.0, 4.0)
-    cold_s: Annotated[float, Meta(ge=0, le=1e9)] = 1.0
-    snr: tuple[Snr, ...] = (1000.0, 100.0, 10.0, 1.0)
-    model_mbit: Positive = 20.0
-    availability: Share = 0.8
-
-
 class Traces(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Links out of recorded traces below FEDAGENT_DATA."""
 
     links: str = "net/hsdpa_norway_3g.tar.gz"
     rtt: str = ""
-    round_s: Positive = 10.0  # seconds of trace between two rounds
 
 
 class Budget(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,9 +154,6 @@ class Streaming(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     steps: Annotated[int, Meta(ge=1, le=100_000)] = 50  # |M_t|, arrival steps of a round
     arrivals: Positive = 2.0  # mean number of samples that come to a device in a step
     acceleration: Positive = 1.0
-    swing: Annotated[float, Meta(ge=0, lt=1)] = 0.5
-    """The arrivals' rate swings by this share, up and down."""
-    swing_rounds: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
     skew: Annotated[float, Meta(ge=0, le=5)] = 0.5
     """Standard deviation of the logarithm of the devices' rates."""
     burst: Annotated[float, Meta(ge=1, le=1000)] = 1.0
@@ -191,23 +168,10 @@ class Streaming(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A device is so many times as slow while it throttles; each at its own time."""
     throttle_every: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     throttle_rounds: Count = 30
-    round_s: Positive = 20.0  # seconds between two rounds, in which links move on by their traces
     iteration_s: Positive = 2.2e-4  # seconds that the median device takes for one sample
     slowdown: Positive = 1.0
-    unrest: Annotated[float, Meta(ge=0, le=2)] = 0.2
-    """Standard deviation of the logarithm of a device's speed over rounds."""
-    aggregation_s: Range = (0.001, 0.01)  # range of an edge's seconds per model, fixed by the seed
     model_scale: Positive = 1.0
     budget: Positive = 100.0  # B, credits for rent in the whole run; a credit is the normal price
-    bandwidth_kbs: Range = (155.0, 3939.0)
-    rtt_ms: Range = (81.0, 1413.0)
-    rent: Range = (0.1045, 13.2)
-    price_s: Positive = 3600.0
-    links: str = "net/mlab_ndt_na_2022-06.json.gz"
-    variation: str = "net/oboe.tar.gz"
-    rtt: str = "net/seattle_rtt.npz"
-    prices: str = "price/ec2_spot_us-east-1_2015.csv.gz"
-    devices: str = "device/ai_benchmark_2020.json.gz"
     load_limit_s: Positive = 1.3  # pi, against which the report holds the rounds' peaks
     enforce: bool = True  # devices stop at it, as live ones do; else only the control heeds it
     evaluate_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 5
@@ -231,7 +195,6 @@ class WorldSpec(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     success: Share = 1.0
     radio: Radio = Radio()
     work: Work = Work()
-    exchange: Exchange = Exchange()
     traces: Traces = Traces()
     churn: Churn = Churn()
     liars: Liars = Liars()
@@ -307,16 +270,8 @@ def check_recipe(recipe: TestbedRecipe) -> None:
     if dearest * MICRO > MAX_MICRO:
         hint = f"keep it times work.compute and late.price_factor below {MAX_MICRO // MICRO}"
         raise RecipeError("world.work.price", f"comes to {dearest:g} credits a round", hint)
-    classes = len(world.exchange.work_s)
-    if world.kind == "exchange":
-        if len(world.exchange.snr) != classes:
-            raise RecipeError(
-                "world.exchange.snr", f"has not {classes} classes", "name one per class"
-            )
-        if world.clients % classes:
-            raise RecipeError(
-                "world.clients", f"is {world.clients}", f"write a multiple of {classes}"
-            )
+    if world.kind == "exchange" and world.clients % 4:
+        raise RecipeError("world.clients", f"is {world.clients}", "write a multiple of 4")
     if world.kind in {"exchange", "open"} and world.edges != 1:
         raise RecipeError(
             "world.edges", f"is {world.edges}", f"the {world.kind} world has one edge"
@@ -337,7 +292,6 @@ def _check_ranges(world: WorldSpec) -> None:
         "speeds": ("factor",),
         "radio": ("bandwidth_mhz", "distance_km"),
         "work": ("compute", "price"),
-        "streaming": ("aggregation_s", "bandwidth_kbs", "rtt_ms", "rent"),
     }.items():
         for key in keys:
             low, high = getattr(getattr(world, section), key)

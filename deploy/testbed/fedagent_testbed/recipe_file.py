@@ -32,7 +32,7 @@ _ONLY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("world.cold", "world.missing", "rounds.min_updates"), _PAIRS),
     "rounds.deadline_s": (*_PAIRS, "open"),
     "world.success": ("open",),
-    **{f"world.{kind}": (kind,) for kind in ("exchange", "traces", "chances")},
+    **{f"world.{kind}": (kind,) for kind in ("traces", "chances")},
 }
 """Sections and keys that only these worlds use."""
 

@@ -33,17 +33,13 @@ from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.messages import (
     AnyMessage,
     Chunk,
-    ContextReport,
     EdgeHello,
-    OpinionCall,
-    RoundOpen,
-    TrainOrder,
     UpdateOffer,
     kind,
 )
 from fedagent_task.recipe.spec import Recipe
 
-from .kernel import WAN, Pipes, lan
+from .kernel import WAN, lan
 from .node import Node, virtual_driver
 
 SITE = "virtual"
@@ -59,11 +55,10 @@ METRIC, SAMPLES = "seeded", 100
 class AgentNode(Node):
     """A device that sees some edges; its task's learner must be ``none``."""
 
-    name: str  # what people, and the surroundings, call it
+    name: str  # what people call it
     identity: Identity
     edges: tuple[str, ...]
     slow_s: float  # how long a training takes
-    pipes: Pipes  # its links; without surroundings price and training are always the same
     iteration_s: float  # what it reports for an iteration; 0 where it reports nothing
     arrivals: int  # samples that it reports for a round
     think: Callable[[str], tuple[float, float]]  # opinion of a model by its digest, and its epsilon
@@ -85,14 +80,14 @@ class AgentNode(Node):
             config,
             self.id,
             submit=self._submit,
-            pending=self._pending_bytes,
+            pending=lambda _link: 0,
             identity=self.identity,
             checkpoint=self.checkpoint,
             idle_opinions=True,
         )
         driver = virtual_driver(self.core, self._store, self.kernel, self, me=self.id)
-        measured = [Measured(Readings(compute=1.0)), *self._sensed()]
-        return driver, [*measured, *(LinkUp(broker) for broker in self.incoming)]
+        links = [LinkUp(broker) for broker in self.incoming]
+        return driver, [Measured(Readings(compute=1.0)), *links]
 
     def _arrive(self, broker: str, topic: str, payload: bytes) -> None:
         if not self.away:
@@ -105,20 +100,8 @@ class AgentNode(Node):
             self.network.join(link, self.id)
             self.driver.receive(LinkUp(link))
 
-    def sense(self) -> None:
-        """Read the instruments anew, and report to every edge, however little has changed."""
-        self.receive(*self._sensed())
-
-    def _sensed(self) -> list[Measured]:
-        air = self.pipes.air
-        return [Measured(air.device(self.name), report=True)] if air is not None else []
-
-    def _pending_bytes(self, link: str) -> int:
-        now = self.kernel.now
-        return sum(self.pipes.busy(self.id, e, now, up=True) for e in self.edges if lan(e) == link)
-
-    def _as_shown(self, edge: str, message: AnyMessage) -> AnyMessage:
-        """Put what the instruments show into a report; what was measured in passing is less."""
+    def _as_shown(self, message: AnyMessage) -> AnyMessage:
+        """Put into an update what it says of its training."""
         if isinstance(message, UpdateOffer) and self.iteration_s > 0:
             stats = structs.replace(
                 message.stats,
@@ -127,39 +110,16 @@ class AgentNode(Node):
                 arrivals=self.arrivals,
                 steps=1,
             )
-            message = structs.replace(message, stats=stats)
-        if (air := self.pipes.air) is None:
-            return message
-        match message:
-            case ContextReport():
-                return structs.replace(message, features=dict(air.features(self.name, edge)))
-            case UpdateOffer(context=ContextReport() as context):
-                shown = structs.replace(context, features=dict(air.features(self.name, edge)))
-                return structs.replace(message, context=shown)
-            case _:
-                return message
-
-    def _seconds(self, edge: str, message: AnyMessage) -> float:
-        """Return how long an update, or a part of it, takes beyond a message's delay."""
-        match message:
-            case UpdateOffer():
-                self.pipes.note(message.digest, message.size)
-                nbytes = len(message.first)
-            case Chunk():
-                nbytes = len(message.data)
-            case _:
-                return 0.0
-        now = self.kernel.now
-        return self.pipes.carry(self.id, edge, message.digest, nbytes, now, up=True)
+            return structs.replace(message, stats=stats)
+        return message
 
     def send(self, send: Send) -> bool:
         """Put a message on the network."""
         if not self.away:
-            edge, message = send.to, self._as_shown(send.to, send.message)
-            topic = topics.agent_up(SITE, self.id, edge, kind(message))
-            seconds = self._seconds(edge, message)
-            link = self.core.sessions.link_of(edge)
-            self.network.send(link, edge, topic, encode(message), seconds=seconds)
+            message = self._as_shown(send.message)
+            topic = topics.agent_up(SITE, self.id, send.to, kind(message))
+            link = self.core.sessions.link_of(send.to)
+            self.network.send(link, send.to, topic, encode(message))
         return True
 
     def change(self, effect: Connect) -> None:
@@ -202,7 +162,6 @@ class EdgeNode(Node):
     """An edge aggregator with a broker of its own."""
 
     chunk_bytes: int
-    pipes: Pipes
     rent_micro: int
     starts: int = 0
 
@@ -230,37 +189,21 @@ class EdgeNode(Node):
         if link == "wan":
             self.network.send(WAN, "coordinator", topic, payload)
         elif to != EVERYBODY:
-            seconds = self._seconds(to, message)
-            self.network.send(lan(self.id), to, topic, payload, seconds=seconds)
+            self.network.send(lan(self.id), to, topic, payload)
         elif isinstance(message, Chunk):
-            seconds_to = functools.partial(self._seconds, message=message)
-            self.network.publish(lan(self.id), topic, payload, seconds=seconds_to)
+            self.network.publish(lan(self.id), topic, payload)
         else:
             self.network.cast(lan(self.id), topic, payload)
         return True
 
-    def _seconds(self, agent: str, message: AnyMessage) -> float:
-        """Return how long a model, or a part of it, takes beyond a message's delay."""
-        if isinstance(message, TrainOrder | OpinionCall):
-            self.pipes.note(message.model, message.size)
-        if not isinstance(message, Chunk):
-            return 0.0
-        nbytes, now = len(message.data), self.kernel.now
-        return self.pipes.carry(agent, self.id, message.digest, nbytes, now, up=False)
-
 
 @dataclass(kw_only=True)
 class CoordinatorNode(Node):
-    """The coordinator with a broker of its own.
-
-    Attributes:
-        opening: By the number of a round, how many seconds later the edges hear that it opens.
-    """
+    """The coordinator with a broker of its own."""
 
     recipe: Recipe
     wait_edges: int
     wait_agents: int
-    opening: Callable[[int], float]
     done: str = ""  # why the run ended, once it has
     more_rounds: int = 0
 
@@ -302,9 +245,7 @@ class CoordinatorNode(Node):
         if send.to == EVERYBODY:
             self.network.cast(WAN, topic, payload)
         else:
-            opens = isinstance(send.message, RoundOpen)
-            seconds = self.opening(send.message.round) if opens else 0.0
-            self.network.send(WAN, send.to, topic, payload, seconds=seconds)
+            self.network.send(WAN, send.to, topic, payload)
         return True
 
     def _emit(self, event: Emit) -> None:

@@ -18,7 +18,7 @@ from fedagent_coordinator.books.reader import open_reader
 from fedagent_node.data_dir import Identity
 from fedagent_task.recipe.spec import Recipe
 
-from .kernel import Air, Faults, Kernel, Network, Pipes, lan
+from .kernel import Faults, Kernel, Network, lan
 from .node import Node
 from .roles import AgentNode, CoordinatorNode, EdgeNode
 
@@ -81,9 +81,7 @@ class VirtualFederation:
         recipe: Its learner must be ``none``.
         seed: Of delays, losses and their order.
         chunk_bytes: Small, so that small models travel in several chunks.
-        train_s: How long a training takes on average, where there is no `air`.
-        air: Links with a rate, prices and devices, which change when a round opens; without
-            it all transfers take as long as a message.
+        train_s: How long a training takes on average.
         sees: The edges that an agent sees; all of them where it is not named.
         rents: What each edge asks for aggregating a round, in micro-credits; 0 by default.
         iteration_s: What the first agent reports for an iteration, the second twice that, and
@@ -105,7 +103,6 @@ class VirtualFederation:
         faults: Faults = CALM,
         train_s: float = 0.2,
         chunk_bytes: int = 1024,
-        air: Air | None = None,
         sees: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         rents: tuple[int, ...] = (),
         iteration_s: float = 0.0,
@@ -117,7 +114,6 @@ class VirtualFederation:
         edge_ids = tuple(f"edge-{i}" for i in range(edges))
         identities = {f"agent-{i}": seeded_identity(seed, f"agent-{i}") for i in range(agents)}
         self.names = {identity.id: name for name, identity in identities.items()}
-        self._pipes = pipes = Pipes(air, self.names)
         self.coordinator = CoordinatorNode(
             network=network,
             id="coordinator",
@@ -125,7 +121,6 @@ class VirtualFederation:
             recipe=recipe,
             wait_edges=edges,
             wait_agents=agents,
-            opening=self._opening,
         )
         self.edges = {
             name: EdgeNode(
@@ -133,7 +128,6 @@ class VirtualFederation:
                 id=name,
                 directory=directory / name,
                 chunk_bytes=chunk_bytes,
-                pipes=pipes,
                 rent_micro=rents[i] if i < len(rents) else 0,
             )
             for i, name in enumerate(edge_ids)
@@ -148,7 +142,6 @@ class VirtualFederation:
                 identity=identity,
                 edges=sees.get(name, edge_ids),
                 slow_s=train_s * float(self.rng.uniform(0.5, 1.5)),
-                pipes=pipes,
                 iteration_s=iteration_s * (i + 1),
                 arrivals=arrivals,
                 think=functools.partial(self._opinion, seed, name),
@@ -222,17 +215,6 @@ class VirtualFederation:
             ),
             evaluated=tuple((one.round, one.answered) for one in evaluated),
         )
-
-    def _opening(self, round_: int) -> float:
-        """Let the surroundings change; the opening waits until all agents have reported that."""
-        if self._pipes.air is None:
-            return 0.0
-        if self._pipes.air.begin(round_):
-            self._pipes.clear()
-            for agent in self.agents.values():
-                agent.run(agent.sense)
-        faults = self.network.faults
-        return 2 * (faults.delay_s + faults.jitter_s)
 
     def _away(self, name: str, *, away: bool) -> None:
         agent = self.agents[name]

@@ -55,8 +55,9 @@ def reached(kind: str, share: float, rule: str, *, shared: bool = False) -> floa
     return playing.accuracy(model[0])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shared", [True, False], ids=["iid", "dirichlet"])
+@pytest.mark.parametrize(
+    ("kind", "shared"), [*((kind, False) for kind in KINDS), ("alie", True), ("times-100", True)]
+)
 def test_a_fifth_of_attackers_costs_three_points_at_most_with_the_default(
     kind: str, shared: bool
 ) -> None:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fedagent_task.models.base import densed
 from fedagent_task.models.samples import Csr
 from fedagent_testbed.learning.datasets import StudyData
 from fedagent_testbed.learning.drift import Drift
@@ -52,11 +51,6 @@ def test_columns_change_places_alike_in_training_and_tests(share: float) -> None
     moved = (x != what.dense_x).any(axis=0)
     assert moved.sum() == round(share * 8)
     np.testing.assert_array_equal(drift.tests(0)[0], x)
-
-
-def test_sparse_rows_move_as_dense_ones() -> None:
-    dense, sparse = after(data()).rows(ROWS)[0], after(data(sparse=True)).rows(ROWS)[0]
-    np.testing.assert_array_equal(densed(sparse), dense)
 
 
 def test_films_change_places_and_users_do_not() -> None:

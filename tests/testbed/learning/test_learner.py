@@ -132,15 +132,6 @@ def test_a_merge_is_that_of_the_live_coordinator(silent: set[int], weighting: st
     np.testing.assert_array_equal(learner.model, learner._edges.models[1])
 
 
-@pytest.mark.parametrize("reset", [True, False])
-def test_with_reset_a_slot_begins_at_the_first_model(reset: bool) -> None:
-    setting = recipe("world.training.slot_rounds=2", f"world.training.reset={str(reset).lower()}")
-    whole, second = models(setting, range(1, 5)), models(setting, range(3, 5))
-    assert np.array_equal(whole[2], second[0]) == reset
-    assert np.array_equal(whole[3], second[1]) == reset
-    assert not np.array_equal(whole[1], models(setting, range(2, 3))[0])
-
-
 def test_samples_come_by_and_by_and_the_newest_are_kept() -> None:
     steady = ("world.training.arrivals=8", "world.training.buffer=20")
     trainer = FederatedLearner(recipe(*steady), 1)._trainer

@@ -9,7 +9,7 @@ from fedagent_task.recipe.spec import ModelSpec
 from fedagent_testbed.learning.aggregating import RoundSums, Updates
 from fedagent_testbed.learning.datasets import StudyData, load_classes
 from fedagent_testbed.learning.local_sgd import BatchedModel, split
-from fedagent_testbed.learning.partition import Partition, dirichlet, iid
+from fedagent_testbed.learning.partition import Partition, dirichlet
 from fedagent_testbed.learning.trainer import FederatedTrainer
 from fedagent_testbed.recipe import Training, Weighting
 
@@ -113,17 +113,6 @@ def test_batched_training_is_the_plain_loop(digits: StudyData) -> None:
         np.testing.assert_allclose(updates.deltas[i], after - theta, atol=1e-5)
     assert np.abs(updates.deltas[1]).max() > 0.05
     assert not updates.deltas[2].any()
-
-
-def test_local_steps_cut_an_epoch(digits: StudyData) -> None:
-    partition = iid(labels(digits), 4, seed=1)
-    steps = -(-int(trainer_of(digits, partition).samples(1)[0]) // BATCH)
-    start = trainer_of(digits, partition).initial(1)
-    epoch = all_of(trainer_of(digits, partition, epochs=1), start, [0], 0)
-    same = all_of(trainer_of(digits, partition, epochs=None, local_steps=steps), start, [0], 0)
-    fewer = all_of(trainer_of(digits, partition, epochs=None, local_steps=3), start, [0], 0)
-    assert np.array_equal(epoch, same)
-    assert 0 < np.abs(fewer).sum() < np.abs(epoch).sum()
 
 
 @pytest.mark.parametrize("hidden", [0, 8])

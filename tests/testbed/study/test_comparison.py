@@ -10,8 +10,6 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_protocol.errors import UnknownNameError
-from fedagent_task.errors import RecipeError
 from fedagent_testbed.study import (
     MARGIN,
     Comparison,
@@ -57,13 +55,6 @@ def test_all_takes_what_can_run_and_says_why_not_the_others() -> None:
     assert not set(found.histories) & set(found.skipped)
     assert "opinions" in found.skipped["bp-ucb"]
     assert found.record()["skipped"] == found.skipped
-
-
-def test_a_policy_that_is_named_and_cannot_run_is_an_error() -> None:
-    with pytest.raises(RecipeError, match="bp-ucb needs opinions"):
-        compare(small(), ["random", "bp-ucb"], seeds=1)
-    with pytest.raises(UnknownNameError):
-        compare(small(), ["nobody"], seeds=1)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +109,6 @@ def test_a_target_is_reached_at_it_and_those_that_did_not_are_counted() -> None:
     assert row[at].endswith(" (2/3)")
     assert (heads[at + 1], row[at + 1].split()[0]) == ("s to 0.7", "15")
     assert "(" not in rows_of(two_runs((0.7, 0.7, 0.7)))[1][at]
-
-
-def test_pandas_has_a_row_per_round() -> None:
-    pytest.importorskip("pandas")
-    table = compare(small(), ["random", "cheapest"], seeds=2).to_pandas()
-    assert len(table) == 2 * 2 * 5
-    assert sorted(table["round"].unique().tolist()) == [1, 2, 3, 4, 5]
 
 
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=80))

@@ -89,12 +89,3 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
         process.wait(PATIENCE_S)
         gone, alive = psutil.wait_procs(found, timeout=PATIENCE_S)
         assert not alive, gone
-
-
-def test_ctrl_c_is_one_line_and_an_end(tmp_path: Path) -> None:
-    with comparing(tmp_path) as process:
-        busy(process)
-        os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, errors
-    assert len(errors.splitlines()) <= 1, errors

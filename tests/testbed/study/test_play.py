@@ -13,7 +13,6 @@ from fedagent_testbed import oracles
 from fedagent_testbed.study import History, load_recipe, selection
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study import play as played
-from fedagent_testbed.study.history import jain
 from fedagent_testbed.study.selection import unmet
 
 SMALL = ("world.clients=12", "world.edges=2", "rounds.count=6")
@@ -165,14 +164,3 @@ def test_a_selection_that_breaks_a_rule_ends_the_run(
     )
     with pytest.raises(InvalidSelectionError):
         played(small(), "spy", 1)
-
-
-def test_a_history_counts_what_it_says() -> None:
-    history = History("x", 1, [{"wins": wins} for wins in (0, 1, 4, 9)])
-    assert history.utility("linear").tolist() == [0, 1, 4, 9]
-    assert history.utility("sqrt-total").tolist() == [0, 1, 2, 3]
-    history.counts = np.array([4, 2, 0])
-    assert history.rates().tolist() == [1.0, 0.5, 0.0]
-    assert jain(np.array([1.0, 1.0])) == 1.0
-    assert jain(np.array([1.0, 0.0])) == 0.5
-    assert jain(np.zeros(3)) == 1.0

@@ -115,25 +115,6 @@ def test_weather_is_evaluated_before_it_is_learnt() -> None:
     assert still.error() == pytest.approx(still.error("naive"), rel=0.1)
 
 
-@pytest.mark.parametrize(
-    "sets",
-    [
-        ("world.streaming.drift_every=3",),
-        ("world.streaming.burst_every=3", "world.streaming.burst=9"),
-        ("world.streaming.throttle_every=3", "world.streaming.throttle=9"),
-    ],
-    ids=["drift", "burst", "throttle"],
-)
-def test_a_stream_changes_by_the_seed_alone(sets: tuple[str, ...]) -> None:
-    recipe = small("world.streaming.budget=1000", *sets)
-    plain = play(small("world.streaming.budget=1000"), "fixed-2+min-cost", 1)
-    one, two = (play(recipe, "fixed-2+min-cost", 1) for _ in range(2))
-    assert timeless(one) == timeless(two) != timeless(plain)
-    np.testing.assert_array_equal(one["edge"], plain["edge"])
-    more = play(recipe, "fixed-5+random", 1)
-    np.testing.assert_array_equal(one["arrivals"], more["arrivals"])
-
-
 def test_names_are_pairs() -> None:
     assert controls_of("fixed-20+fixed-best") == ("fixed-20", "fixed-best")
     for wrong in ("primal-dual", "adaptive+random", "fixed+random", "fixed-1+coordinator", "+"):

@@ -55,29 +55,6 @@ def test_a_transfer_ends_with_its_last_bit(link: RateTrace, start: float, share:
         assert integral(link, start, early) < bits
 
 
-def test_rates_and_transfers_by_hand() -> None:
-    link = trace([0, 1, 3, 4], [100, 0, 50])
-    assert (link.period_s, link.mean_bps) == (4.0, 37.5)
-    np.testing.assert_array_equal(link.rate_at([0, 0.5, 1, 2.9, 3, 4, 5.5, -1]), [
-        100, 100, 0, 0, 50, 100, 0, 50,
-    ])  # fmt: skip
-    assert float(link.seconds_for(100, 0)) == 1.0
-    assert float(link.seconds_for(101, 0)) == pytest.approx(3.02)
-    assert float(link.seconds_for(150, 0)) == 4.0
-    assert float(link.seconds_for(150 * 10**6, 0)) == 4e6
-    assert float(link.seconds_for(10, 1.5)) == pytest.approx(1.7)
-    assert float(link.seconds_for(75, 3.5)) == 1.0
-    assert float(link.seconds_for(0, 1.5)) == 0.0
-    np.testing.assert_allclose(link.seconds_for([[50], [100]], [0, 4, 8]), [[0.5] * 3, [1.0] * 3])
-    gap = trace([0, 1, 2, 3.15847157, 7.15847157, 8.16847157], [0, 14, 1, 0, 1])
-    assert float(gap.seconds_for(2 * gap.bits[-1], 4)) == pytest.approx(
-        2 * gap.period_s - 4 + 3.15847157
-    )
-    tail = trace([0, 1, 5], [8, 0])
-    assert float(tail.seconds_for(8, 0)) == 1.0
-    assert float(tail.seconds_for(16, 0)) == 6.0
-
-
 @pytest.mark.parametrize(
     ("times", "bps"),
     [

@@ -10,12 +10,11 @@ from typing import TypedDict
 import click
 from psutil import cpu_count
 
-from fedagent_cli import options, places
+from fedagent_cli import options
 from fedagent_cli.command_line import Group, Number
 from fedagent_cli.errors import KILLED, CliError, MissingError, UsageError
 from fedagent_cli.extras import need, optional
 from fedagent_cli.output import echo, emit, table
-from fedagent_cli.study.full import show_full
 from fedagent_coordinator.errors import PolicyError
 from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import DatasetError, RecipeError
@@ -44,25 +43,13 @@ plot_option = click.option(
 @click.command(
     epilog=options.examples(
         "fedagent testbed run cocs-decisions",
-        "fedagent testbed run cocs-decisions --full --set rounds.count=30",
+        "fedagent testbed run cocs-decisions --policy linucb --set rounds.count=30",
     )
 )
 @click.argument("recipe")
 @click.option("--policy", show_default="the recipe's", help="Policy that decides.")
 @click.option(
     "--seed", type=Number(int, min=0), default=0, help="Seed of the world and of the policy."
-)
-@click.option(
-    "--full",
-    is_flag=True,
-    help="Whole federation: engine, edges, agents, ledger and every message, in virtual time. "
-    "Slower; without training.",
-)
-@click.option(
-    "--dir",
-    "folder",
-    type=options.PATH,
-    help="Empty folder for the run of --full: `fedagent why` reads it.",
 )
 @options.sets
 @plot_option
@@ -72,8 +59,6 @@ def run(
     *,
     policy: str | None,
     seed: int,
-    full: bool,
-    folder: Path | None,
     sets: tuple[str, ...],
     plot: Path | None,
     as_json: bool,
@@ -84,16 +69,6 @@ def run(
     _check_plot(plot)
     made = _recipe(recipe, sets)
     name = policy or made.decides
-    if full:
-        if plot is not None:
-            raise UsageError("--full draws no curves", "leave out --plot or --full")
-        with _fixable():
-            if folder is not None:
-                folder = places.empty_folder(folder, hint="name another folder with --dir")
-            show_full(made, name, seed, folder=folder, as_json=as_json)
-        return
-    if folder is not None:
-        raise UsageError("--dir needs --full", "add --full, or leave it out")
     if made.of_streams and name == "all":
         raise UsageError("`all` is not a single pair", "use `testbed compare`, or name a pair")
     with _playing(1, None, quiet=as_json) as how:

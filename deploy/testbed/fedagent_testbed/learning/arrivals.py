@@ -14,6 +14,8 @@ from .datasets import StudyData
 
 _STREAM = 1 << 23
 _MIN_RATE = 1e-3
+SWING, SWING_ROUNDS = 0.5, 50
+"""The arrivals' rate swings by this share, up and down, with this period."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,8 +75,8 @@ class PoissonArrivals:
     def take(self, round_: int) -> RoundArrivals:
         """Return what comes in a round; rounds are asked for in order, from 1."""
         settings = self._settings
-        phase = 2 * np.pi * round_ / settings.swing_rounds
-        mean = settings.arrivals * settings.acceleration * (1 + settings.swing * np.sin(phase))
+        phase = 2 * np.pi * round_ / SWING_ROUNDS
+        mean = settings.arrivals * settings.acceleration * (1 + SWING * np.sin(phase))
         mean *= self._burst[round_ - 1]
         shape = (len(self._rate), settings.steps)
         counts = self._rng.poisson(mean * self._rate[:, None], shape).astype(np.int64)

@@ -170,7 +170,7 @@ def unmet(recipe: TestbedRecipe, name: str) -> str:
     if OPINIONS in policy.needs and not collected:
         return "needs opinions, which this recipe does not collect (world.training.opinions)"
     if VOLUNTEERS in policy.needs:
-        return "needs neighbours who agree, which clients of a study have with run --full only"
+        return "needs neighbours who agree, which clients of a study are not"
     return lacking(recipe, policy)
 
 

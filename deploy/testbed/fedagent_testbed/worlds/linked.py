@@ -16,6 +16,8 @@ from .failures import Failed, Failures
 from .population import Population
 
 _MISSING = (1 << 20) + 6
+ROUND_S = 10.0
+"""Seconds of trace between two rounds."""
 
 
 class LinkedWorld(ABC):
@@ -144,7 +146,7 @@ class TraceWorld(LinkedWorld):
         people.begin(round_)
         rng = round_rng(self._seed, round_, Purpose.ENVIRONMENT)
         compute = rng.uniform(*work.compute, len(people.alive))
-        now = self._start + round_ * recipe.world.traces.round_s
+        now = self._start + round_ * ROUND_S
         down, up = work.download_mbit * 1e6, work.upload_mbit * 1e6
         rtt = self._rtt
         lc = self._computation(compute)
@@ -174,7 +176,7 @@ class TraceWorld(LinkedWorld):
             trace = (self._down, self._up)[way]
             work = self._recipe.world.work
             bits = (work.download_mbit, work.upload_mbit)[way] * 1e6
-            rounds = np.arange(first, first + size)[:, None] * self._recipe.world.traces.round_s
+            rounds = np.arange(first, first + size)[:, None] * ROUND_S
             self._ahead[way] = first, self._seconds(trace, bits, self._start + rounds)
         seconds: FloatArray = self._ahead[way][1][round_ - first]
         return seconds

@@ -1,7 +1,7 @@
 """Edges, devices and links of a streaming world: everything that no decision changes.
 
 All tables are drawn at once for the whole run, from recorded files and the seed; rates, times
-and rents are kept within the recipe's ranges.
+and rents are kept within the paper's ranges.
 """
 
 from dataclasses import dataclass
@@ -26,6 +26,17 @@ from .episodes import episodes
 
 _STREAM = 1 << 22
 """First spawn key of this module's random numbers; rounds have keys of two numbers."""
+BANDWIDTH_KBS, RTT_MS, RENT = (155.0, 3939.0), (81.0, 1413.0), (0.1045, 13.2)
+"""The paper's ranges, which everything is kept within."""
+AGGREGATION_S = (0.001, 0.01)
+"""Range of an edge's seconds per model, fixed by the seed."""
+UNREST = 0.2
+"""Standard deviation of the logarithm of a device's speed over rounds."""
+ROUND_S, PRICE_S = 20.0, 3600.0
+"""Seconds of link traces, and of the market, between rounds."""
+LINKS, VARIATION = "net/mlab_ndt_na_2022-06.json.gz", "net/oboe.tar.gz"
+RTT, PRICES = "net/seattle_rtt.npz", "price/ec2_spot_us-east-1_2015.csv.gz"
+DEVICES = "device/ai_benchmark_2020.json.gz"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,8 +69,7 @@ def draw_network(recipe: TestbedRecipe, seed: int) -> StreamNetwork:
         DatasetError: A file is not there, or has nothing within a range.
         RecipeError: There are more devices and edges than nodes in the RTT matrix.
     """
-    low, high = recipe.world.streaming.aggregation_s
-    per_model_s = spawned_rng(seed, _STREAM).uniform(low, high, recipe.world.edges)
+    per_model_s = spawned_rng(seed, _STREAM).uniform(*AGGREGATION_S, recipe.world.edges)
     return StreamNetwork(
         rate_bps=_rates(recipe, spawned_rng(seed, _STREAM + 1)),
         rtt_s=_rtts(recipe, spawned_rng(seed, _STREAM + 2)),
@@ -74,17 +84,16 @@ def _rates(recipe: TestbedRecipe, rng: np.random.Generator) -> FloatArray:
 
     Every device is at a moment of its own in that trace.
     """
-    settings, rounds = recipe.world.streaming, recipe.rounds.count
-    devices, edges = recipe.world.clients, recipe.world.edges
-    low, high = (8e3 * bound for bound in settings.bandwidth_kbs)
-    tests = recorded(read_down_bps, settings.links)
+    rounds, devices, edges = recipe.rounds.count, recipe.world.clients, recipe.world.edges
+    low, high = (8e3 * bound for bound in BANDWIDTH_KBS)
+    tests = recorded(read_down_bps, LINKS)
     tests = tests[(tests >= low) & (tests <= high)]
     if not len(tests):
-        raise DatasetError(settings.links, "has no test in streaming.bandwidth_kbs", "widen it")
+        raise DatasetError(LINKS, f"has no test of {low:g} to {high:g} bit/s", "fetch it again")
     mean = rng.choice(tests, edges)
-    traces = recorded(read_rate_archive, settings.variation)
+    traces = recorded(read_rate_archive, VARIATION)
     chosen = rng.integers(0, len(traces), edges)
-    now = np.arange(rounds)[:, None] * settings.round_s
+    now = np.arange(rounds)[:, None] * ROUND_S
     rates = np.empty((rounds, devices, edges))
     for edge, k in enumerate(chosen.tolist()):
         start = rng.uniform(0, traces[k].period_s, devices)
@@ -94,14 +103,13 @@ def _rates(recipe: TestbedRecipe, rng: np.random.Generator) -> FloatArray:
 
 def _rtts(recipe: TestbedRecipe, rng: np.random.Generator) -> FloatArray:
     """Take PlanetLab or Seattle nodes, one a device or edge, slice by slice."""
-    settings, rounds = recipe.world.streaming, recipe.rounds.count
-    devices, edges = recipe.world.clients, recipe.world.edges
-    low, high = (bound / 1e3 for bound in settings.rtt_ms)
-    matrix = recorded(read_rtt, settings.rtt)
+    rounds, devices, edges = recipe.rounds.count, recipe.world.clients, recipe.world.edges
+    low, high = (bound / 1e3 for bound in RTT_MS)
+    matrix = recorded(read_rtt, RTT)
     nodes = matrix.seconds.shape[1]
     if devices + edges > nodes:
         raise RecipeError(
-            "world.clients", f"and edges are {devices + edges}", f"{settings.rtt} has {nodes} nodes"
+            "world.clients", f"and edges are {devices + edges}", f"{RTT} has {nodes} nodes"
         )
     node = rng.permutation(nodes)[: devices + edges]
     first = int(rng.integers(len(matrix.seconds)))
@@ -121,17 +129,17 @@ def _filled(seconds: FloatArray) -> FloatArray:
 
 def _rents(recipe: TestbedRecipe, rng: np.random.Generator) -> IntArray:
     """Spread means over the logarithm of the range; each moves as an EC2 market over its own."""
-    settings, rounds, edges = recipe.world.streaming, recipe.rounds.count, recipe.world.edges
-    low, high = settings.rent
+    rounds, edges = recipe.rounds.count, recipe.world.edges
+    low, high = RENT
     mean = np.exp(np.linspace(np.log(low), np.log(high), edges))[rng.permutation(edges)]
-    markets = recorded(read_spot_prices, settings.prices)
+    markets = recorded(read_spot_prices, PRICES)
     rents = np.empty((rounds, edges))
     for edge in range(edges):
         market = markets[int(rng.integers(len(markets)))]
         span = float(market.times_s[-1] - market.times_s[0])
         start = market.times_s[0] + rng.uniform(0, span)
         # The market starts over at its end.
-        at = (start - market.times_s[0] + np.arange(rounds) * settings.price_s) % max(span, 1.0)
+        at = (start - market.times_s[0] + np.arange(rounds) * PRICE_S) % max(span, 1.0)
         price = market.price_at(market.times_s[0] + at)
         rents[:, edge] = mean[edge] * price / price.mean()
     return np.rint(np.clip(rents, low, high) * MICRO).astype(np.int64)
@@ -139,11 +147,11 @@ def _rents(recipe: TestbedRecipe, rng: np.random.Generator) -> IntArray:
 
 def _slowness(recipe: TestbedRecipe, rng: np.random.Generator) -> FloatArray:
     """Take phones of AI Benchmark, over their median, with a log-normal unrest that is made up."""
-    settings, rounds, devices = recipe.world.streaming, recipe.rounds.count, recipe.world.clients
-    score = recorded(read_cpu_scores, settings.devices)
+    rounds, devices = recipe.rounds.count, recipe.world.clients
+    score = recorded(read_cpu_scores, DEVICES)
     mine = np.median(score) / rng.choice(score, devices)
-    unrest = np.exp(settings.unrest * rng.standard_normal((rounds, devices)))
-    return np.asarray(settings.slowdown * mine * unrest, dtype=np.float64)
+    unrest = np.exp(UNREST * rng.standard_normal((rounds, devices)))
+    return np.asarray(recipe.world.streaming.slowdown * mine * unrest, dtype=np.float64)
 
 
 def _throttled(recipe: TestbedRecipe, seed: int) -> FloatArray:

@@ -9,6 +9,11 @@ from fedagent_testbed.recipe import TestbedRecipe
 
 from .base import NEVER, Times, arrived, outcome, spawned_rng
 
+WORK_S = (1.0, 2.0, 3.0, 4.0)
+SNR = (1000.0, 100.0, 10.0, 1.0)
+"""By class of clients, as many of each: the numbers of RBCS-F, section 6.1."""
+COLD_S, MODEL_BITS, AVAILABLE = 1.0, 20e6, 0.8
+
 
 class OpenWorld:
     """Goal-directed analytics: all clients are there; an update arrives with probability theta."""
@@ -61,26 +66,21 @@ class LinearExchange:
     """
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
-        self._recipe, self._seed, setting = recipe, seed, recipe.world.exchange
-        per_class = recipe.world.clients // len(setting.work_s)
-        self._work_s = np.repeat(np.asarray(setting.work_s, dtype=np.float64), per_class)
-        snr = np.repeat(np.asarray(setting.snr, dtype=np.float64), per_class)
-        self._efficiency = np.log2(1 + snr)
+        self._recipe, self._seed = recipe, seed
+        per_class = recipe.world.clients // len(WORK_S)
+        self._work_s = np.repeat(np.array(WORK_S), per_class)
+        self._efficiency = np.log2(1 + np.repeat(np.array(SNR), per_class))
         self._tau_s = np.zeros(recipe.world.clients)
         self._warm = np.zeros(recipe.world.clients, dtype=np.bool_)
 
     def view(self, round_: int) -> RoundView:
         """Draw a round: one pair per client, and the truth for oracles."""
-        setting, rng = (
-            self._recipe.world.exchange,
-            round_rng(self._seed, round_, Purpose.ENVIRONMENT),
-        )
-        n = self._recipe.world.clients
+        rng, n = round_rng(self._seed, round_, Purpose.ENVIRONMENT), self._recipe.world.clients
         mu = rng.uniform(0.5, 2.0, n)
         bandwidth_hz = rng.uniform(2e6, 4e6, n)
-        available = rng.random(n) < setting.availability
-        send_s = setting.model_mbit * 1e6 / (bandwidth_hz * self._efficiency)
-        expected_s = self._work_s / mu + setting.cold_s * ~self._warm + send_s
+        available = rng.random(n) < AVAILABLE
+        send_s = MODEL_BITS / (bandwidth_hz * self._efficiency)
+        expected_s = self._work_s / mu + COLD_S * ~self._warm + send_s
         self._tau_s = expected_s * rng.uniform(0.0, 2.0, n)
         return RoundView(
             round=round_,
@@ -91,7 +91,7 @@ class LinearExchange:
             client_price=np.full(n, MICRO, dtype=np.int64),
             client_available=available,
             edge_budget=np.array([self._recipe.budget_micro], dtype=np.int64),
-            model_bytes=round(setting.model_mbit * 1e6 / 8),
+            model_bytes=round(MODEL_BITS / 8),
             truth=Truth(arrives=np.ones(n, np.bool_), chance=np.ones(n), tau_s=expected_s),
         )
 

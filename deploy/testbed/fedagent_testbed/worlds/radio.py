@@ -16,6 +16,9 @@ _MIN_RATE = 1e-30
 """Bits per second of a link that is none; a float32 that can be divided by."""
 _HOPELESS = 400.0
 """Bits per second and hertz that no link has; 2 to its power is still a number."""
+POWER_DBM, PATH_LOSS_DB, PATH_LOSS_SLOPE_DB = 23.0, 128.1, 37.6
+MEASURED_DB = 1.0
+"""Standard deviation of a measured rate."""
 _HOME = (1 << 20) + 7
 _MEASURED = (1 << 20) + 8
 _SMOOTHING = 0.3
@@ -65,7 +68,7 @@ class RadioWorld(LinkedWorld):
         rng = round_rng(self._seed, round_, Purpose.ENVIRONMENT)
         compute = rng.uniform(*work.compute, len(people.alive))
         band, distance = self._places(rng)
-        link = Link(band, self._snr(round_, band, distance, rng), self._slower())
+        link = Link(band, self._snr(round_, band, distance), self._slower())
         down = link.rate(rng.exponential(size=len(band)))
         up = link.rate(rng.exponential(size=len(band)))
         times = Times(
@@ -102,14 +105,9 @@ class RadioWorld(LinkedWorld):
         del round_, link, up
         return {"download_bps": down}
 
-    def _snr(
-        self, round_: int, band: FloatArray, distance: FloatArray, rng: np.random.Generator
-    ) -> FloatArray:
-        radio = self._recipe.world.radio
-        loss = radio.path_loss_db + radio.path_loss_slope_db * np.log10(distance)
-        if radio.shadowing_db:
-            loss += rng.normal(0.0, radio.shadowing_db, len(distance))
-        decibel = radio.power_dbm - loss - self._noise(round_) - 10.0 * np.log10(band)
+    def _snr(self, round_: int, band: FloatArray, distance: FloatArray) -> FloatArray:
+        loss = PATH_LOSS_DB + PATH_LOSS_SLOPE_DB * np.log10(distance)
+        decibel = POWER_DBM - loss - self._noise(round_) - 10.0 * np.log10(band)
         return np.asarray(10.0 ** (decibel / 10.0), dtype=np.float64)
 
     def _noise(self, round_: int) -> float:
@@ -182,9 +180,7 @@ class StaticRadioWorld(RadioWorld):
         """Return the running means before this round, and add what it measures to the next's."""
         alive = self._people.alive
         rng = spawned_rng(self._seed, _MEASURED, round_)
-        error = 10.0 ** (
-            rng.normal(0.0, self._recipe.world.radio.measured_db, (2, len(down))) / 10.0
-        )
+        error = 10.0 ** (rng.normal(0.0, MEASURED_DB, (2, len(down))) / 10.0)
         probes = [link.rate(rng.exponential(size=len(down))) for _ in range(2)]
         if round_ != self._reported_in:
             self._before, self._reported_in = self._after, round_
