@@ -19,9 +19,9 @@ import msgspec
 from fedagent_node.address import is_loopback
 from fedagent_node.errors import LinkError
 
+from .acl import BrokerSpec
 from .embedded_limits import PATIENCE_S, Admission, Entry, LimitedReader, Writer
 from .embedded_sessions import LISTENER, SessionBroker
-from .spec import BrokerSpec
 from .wrapper import Teller, announce, when_parent_goes
 
 ACCEPT_BACKLOG = 512

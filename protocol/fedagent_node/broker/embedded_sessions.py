@@ -12,8 +12,8 @@ from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
+from .acl import BrokerSpec
 from .embedded_limits import LimitedReader, Writer
-from .spec import BrokerSpec
 
 LISTENER = "default"
 MAX_BACKLOG_BYTES = 48 << 20

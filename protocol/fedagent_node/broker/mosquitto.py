@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedagent_node.data_dir import write_private
 
-from .spec import BrokerSpec
+from .acl import BrokerSpec
 
 MAX_CONNECTIONS = 1200
 """Each may be half-open, and costs 60 KB then; mosquitto closes what is silent for 90 s."""

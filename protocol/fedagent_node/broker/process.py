@@ -28,8 +28,8 @@ from fedagent_node.network import (
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.extras import how_to_add
 
+from .acl import BrokerSpec
 from .mosquitto import config_path, cut_sessions, mosquitto_program, write_files
-from .spec import BrokerSpec
 
 __all__ = ["Broker", "BrokerSpec"]
 
