@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import resource
+import signal
 import socket
 import sys
 import threading
@@ -99,6 +100,28 @@ def end(role: str, error: BaseException, codes: ExitCodes, *, as_json: bool) -> 
             sys.stdout.write(json.dumps(last, separators=(",", ":")) + "\n")
             sys.stdout.flush()
     return code
+
+
+def stop_on_signals(stop: asyncio.Event, *, watch_parent: bool) -> None:
+    """Have signals set an event, and the end of standard input, which a parent holds, as well."""
+    loop = asyncio.get_running_loop()
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, stop.set)
+    # `fedagent start` blocks it while the role is loaded.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+    def read() -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            loop.remove_reader(sys.stdin.fileno())
+            stop.set()
+
+    if watch_parent:
+        # Not every kind of stdin can be watched; a file has no parent behind it.
+        with suppress(PermissionError):
+            loop.add_reader(sys.stdin.fileno(), read)
 
 
 def boot_id() -> str:

@@ -8,12 +8,9 @@ import asyncio
 import functools
 import logging
 import math
-import os
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,13 +38,11 @@ from .errors import COVER, NotEnrolledError, SettingError
 from .jobs import JobQueue
 from .link import Arrival, Link
 from .network import Cover, refusal
-from .process import Systemd, keep_collecting, watch_loop
+from .process import Systemd, keep_collecting, stop_on_signals, watch_loop
 from .settings import BrokerConfig, NodeConfig
 
 WARNINGS_PER_S = 5.0
 """Log lines about peers; the rest is only counted."""
-STOP_S = 1.5
-"""How long the withdrawal of an advert may take."""
 TRACES = 3
 """Unforeseen errors that are logged with their trace; the rest is only counted."""
 LATE_S = 10.0
@@ -120,7 +115,7 @@ class Shell:
     async def run(self, serve: Callable[[], Awaitable[None]]) -> None:
         """Hold the data directory and serve; then close everything, and raise what failed."""
         with hold_data_dir(self.directory):
-            self._watch_signals()
+            stop_on_signals(self.stop, watch_parent=self._config.watch_parent)
             try:
                 async with asyncio.TaskGroup() as self._group:
                     try:
@@ -153,7 +148,9 @@ class Shell:
             starts=count_start(self.directory),
             clock=time.monotonic,
             keep_starts=functools.partial(store_starts, self.directory),
-            publish=self._publish,
+            publish=lambda name, topic, payload: (
+                name in self.links and self.links[name].publish(topic, payload)
+            ),
             log=lambda line: _log.warning("%s: %s", self.id, line),
         )
         held = (self.directory / FOLDER / CERT_FILE).is_file()
@@ -165,10 +162,6 @@ class Shell:
                 f"the certificate of site {self._config.site}" if held else "certificate files",
             )
         return identity
-
-    def _publish(self, name: str, topic: str, payload: bytes) -> None:
-        if (link := self.links.get(name)) is not None:
-            link.publish(topic, payload)
 
     @property
     def _over(self) -> bool:
@@ -375,10 +368,15 @@ class Shell:
         Raises:
             SettingError, NotEnrolledError: What the address asks for is not there.
         """
+        tls: Cover | None = self.tls
+        if tls is None and address.scheme == "mqtts":
+            if self.site is None:
+                raise NotEnrolledError(str(address))
+            tls = self.site.towards(whose, "broker", ids=ids, elsewhere=self._reached)
         link = Link(
             address,
             client_id=client_id,
-            tls=self._cover(address, whose, ids),
+            tls=tls,
             insecure=self._config.insecure,
             will=will,
             on_arrivals=lambda batch: self._arrived(name, incoming, batch),
@@ -387,15 +385,6 @@ class Shell:
         )
         self.links[name] = link
         return link
-
-    def _cover(
-        self, address: BrokerAddress, whose: Role, ids: Callable[[], Collection[str]]
-    ) -> Cover | None:
-        if self.tls is not None or address.scheme == "mqtt":
-            return self.tls
-        if self.site is None:
-            raise NotEnrolledError(str(address))
-        return self.site.towards(whose, "broker", ids=ids, elsewhere=self._reached)
 
     def _reached(self, ident: str) -> str:
         """Return the address of the link that reaches an identity now, empty if none does."""
@@ -425,8 +414,7 @@ class Shell:
 
     def change(self, effect: Connect) -> None:
         """Change links, as the role does."""
-        if self._change is None:
-            raise NotImplementedError(effect)
+        assert self._change is not None
         self._change(effect)
 
     def _arrived(self, name: str, incoming: Direction, batch: list[Arrival]) -> None:
@@ -511,31 +499,12 @@ class Shell:
         if counters["internal_errors"] <= TRACES:
             _log.error("%s: an input could not be handled", self.id, exc_info=error)
 
-    def _watch_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        numbers = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
-            numbers.append(signal.SIGHUP)
-        for number in numbers:
-            loop.add_signal_handler(number, self.stop.set)
-        # `fedagent start` blocks it while the role is loaded.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        if self._config.watch_parent:
-            # Not every kind of stdin can be watched; a file has no parent behind it.
-            with suppress(PermissionError):
-                loop.add_reader(sys.stdin.fileno(), self._read_stdin)
-
-    def _read_stdin(self) -> None:
-        if not os.read(sys.stdin.fileno(), 4096):
-            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-            self.stop.set()
-
     async def _close(self) -> None:
         """Leave the network, then the disk; nothing here may take long."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        ends = [self._withdraw(), *(end() for end in self.at_close)]
+        ends = [self.discovery.stop(), *(end() for end in self.at_close)]
         await asyncio.gather(*ends, *(link.stop() for link in self.links.values()))
         if self._jobs is not None:
             self._jobs.close()
@@ -543,8 +512,3 @@ class Shell:
             self._store.close()
         if self._broker is not None:
             await self._broker.stop()
-
-    async def _withdraw(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_S):
-                await self.discovery.stop()

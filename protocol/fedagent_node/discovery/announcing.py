@@ -7,6 +7,7 @@ known form in `advert`, and who is behind it is found out on the connection.
 import asyncio
 import logging
 from collections import Counter
+from contextlib import suppress
 from typing import Any, Literal
 
 from zeroconf import IPVersion, Zeroconf
@@ -27,6 +28,8 @@ from .watch import Judge, OnChange, Watch
 _log = logging.getLogger(__name__)
 
 Scope = Literal["loopback", "lan"]
+STOP_S = 1.5
+"""How long the withdrawal of an advert may take."""
 FOLLOW_S = 5.0
 """How often cables, Wi-Fi and DHCP are looked at."""
 HINT = "give the address instead: --edge HOST:PORT or --coordinator HOST:PORT"
@@ -109,15 +112,17 @@ class Discovery:
             watch.ask(self._listener.zeroconf)
 
     async def stop(self) -> None:
-        """Withdraw and close. Idempotent."""
+        """Withdraw and close, in a while at most. Idempotent."""
         await _cancelled(self._following)
         for watch in self._watches:
             await watch.end()
         self._watches.clear()
-        await self._withdraw()
         listener, self._listener = self._listener, None
-        if listener is not None:
-            await listener.async_close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await self._withdraw()
+                if listener is not None:
+                    await listener.async_close()
 
     # ----------------------------------------------------------------- announcing
 
