@@ -57,12 +57,6 @@ class PlacementView:
         left = min(max(self.budget_micro, -1), MAX_MICRO)
         return np.asarray(self.edge_live & (self.edge_rent <= left), dtype=np.bool_)
 
-    def known_transfer(self) -> FloatArray:
-        """Return `edge_transfer_s`; raise `MissingFeatureError` where it is not estimated."""
-        if self.edge_transfer_s is None:
-            raise MissingFeatureError(TRANSFER, ())
-        return self.edge_transfer_s
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
@@ -182,7 +176,9 @@ class MinTransPlacement(StatelessPlacement):
 
     def choose(self, view: PlacementView, rng: np.random.Generator) -> Placement:  # noqa: ARG002 - the interface's arguments
         """Decide one round."""
-        seconds = view.known_transfer()
+        seconds = view.edge_transfer_s
+        if seconds is None:
+            raise MissingFeatureError(TRANSFER, ())
         known = np.where(np.isnan(seconds), np.inf, seconds)
         return first_by(view, known, view.edge_rent)
 

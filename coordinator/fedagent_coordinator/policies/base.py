@@ -199,12 +199,6 @@ class RoundView:
             raise MissingFeatureError(TRUTH, self.feature_names)
         return self.truth
 
-    def known_volunteers(self) -> BoolArray:
-        """Return bool[N]; raise `MissingFeatureError` in a run that calls for no volunteers."""
-        if self.volunteers is None:
-            raise MissingFeatureError(VOLUNTEERS, self.feature_names)
-        return self.volunteers
-
     def reported(self, needs: frozenset[str]) -> BoolArray:
         """Return bool[P]: pairs whose every needed feature is finite.
 

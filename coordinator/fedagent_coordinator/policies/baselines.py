@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedagent_coordinator.errors import MissingFeatureError
 from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
@@ -143,7 +144,9 @@ class VolunteersPolicy(StatelessPolicy):
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Decide one round; where not all fit, chance decides."""
-        volunteers = np.flatnonzero(view.known_volunteers()).astype(np.int64)
+        if view.volunteers is None:
+            raise MissingFeatureError(VOLUNTEERS, view.feature_names)
+        volunteers = np.flatnonzero(view.volunteers).astype(np.int64)
         clients = rng.permutation(volunteers)
         pairs = take(view, clients, self._most or len(clients))
         return explained(view, pairs, notes={"volunteers": float(len(volunteers))})
@@ -163,7 +166,12 @@ _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(
 
 
 class CucbPolicy(ArrayState):
-    """UCB1 over a pool of super-arms."""
+    """UCB over super-arms, blind to contexts (COCS, baseline 2).
+
+    The paper makes an arm of every feasible decision of the whole network, more than can be tried.
+    Here a static pool stands for all: an arm is a preference over pairs, fixed by its number and
+    filled into the budgets. Its reward is the share of the most successes that any round has had.
+    """
 
     name = "cucb"
     needs: frozenset[str] = frozenset()
