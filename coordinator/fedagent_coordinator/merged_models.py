@@ -33,12 +33,11 @@ from fedagent_task.aggregation import (
     RunningMean,
     Strategy,
 )
-from fedagent_task.aggregation.alignment import gram_of, judged
+from fedagent_task.aggregation.alignment import Signs, Sketch, gram_of, judged
 from fedagent_task.aggregation.averaging import FedAvg
 from fedagent_task.aggregation.bounds import Term, Told, remembered, settled, told_of
 from fedagent_task.aggregation.combining import combine
 from fedagent_task.aggregation.robust import PLAIN, Robust
-from fedagent_task.aggregation.sketch import Signs, Sketch
 from fedagent_task.aggregation.sums import blocks
 
 from .core.effects import Merge, Merged

@@ -45,8 +45,8 @@ from fedagent_protocol.tensors import (
 )
 from fedagent_protocol.transfer import Layout
 from fedagent_task.aggregation import Arrays
+from fedagent_task.aggregation.alignment import Signs
 from fedagent_task.aggregation.combining import combine
-from fedagent_task.aggregation.sketch import Signs
 from fedagent_task.privacy.mechanism import KeyStream, add_noise
 from fedagent_task.secure_aggregation.masked_sum import MaskedSum
 

@@ -12,6 +12,9 @@ from fedagent_protocol.errors import ParameterError
 from fedagent_task.aggregation import ALL_TRAIN, Contribution, Rules, combining
 from fedagent_task.aggregation.alignment import (
     COPIED,
+    LENGTH,
+    Signs,
+    Sketch,
     doubts,
     gram_of,
     judged,
@@ -21,7 +24,6 @@ from fedagent_task.aggregation.averaging import FedAvg, FedNova
 from fedagent_task.aggregation.bounds import Term, Told, settled
 from fedagent_task.aggregation.combining import combine
 from fedagent_task.aggregation.robust import Robust, registry
-from fedagent_task.aggregation.sketch import LENGTH, Signs, Sketch
 
 Floats = npt.NDArray[np.float64]
 LIARS = 4

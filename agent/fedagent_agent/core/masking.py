@@ -15,8 +15,8 @@ from fedagent_protocol.messages import (
     MaskRoster,
     MaskShares,
 )
+from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
-from fedagent_task.secure_aggregation.errors import MaskingError
 
 from .effects import Key, Newest, Timer
 from .session import Session, Sessions

@@ -17,7 +17,7 @@ from fedagent_protocol.tensors import (
     tensor_at,
 )
 from fedagent_task.aggregation import CONTROL
-from fedagent_task.aggregation.sketch import BLOCK, Floats, Signs, Sketch
+from fedagent_task.aggregation.alignment import BLOCK, Floats, Signs, Sketch
 
 SMALL_BYTES = 256 * 1024
 """Updates and models up to this size are handled at once: a hop to another thread costs more."""

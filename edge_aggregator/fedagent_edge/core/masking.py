@@ -12,9 +12,9 @@ from fedagent_protocol.messages import (
     MaskShares,
     RoundOrder,
 )
+from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
-from fedagent_task.secure_aggregation.errors import MaskingError
 from fedagent_task.secure_aggregation.keys import Place, Seed
 from fedagent_task.secure_aggregation.suspicion import taking_turns
 

@@ -104,3 +104,41 @@ def remembered(before: Mapping[str, float], names: Sequence[str], now: Floats) -
     fresh = {name: one for name, one in zip(names, now.tolist(), strict=True) if np.isfinite(one)}
     kept = {**{name: one for name, one in before.items() if name not in fresh}, **fresh}
     return dict(list(kept.items())[-KEPT:])
+
+
+LENGTH = 512
+BLOCK = 1 << 12
+"""Numbers that are taken at a time, as many as an update is checked by."""
+_TURNS = 4_093
+"""Blocks after which the signs of whole blocks begin again."""
+
+
+class Signs:
+    """The signs of a seed, the same for all updates that are to be compared."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.within = 1.0 - 2.0 * rng.integers(0, 2, BLOCK)
+        self.of_blocks = 1.0 - 2.0 * rng.integers(0, 2, _TURNS)
+
+
+class Sketch:
+    """A short picture of one update, whose blocks are taken in order.
+
+    A count sketch (Charikar et al., ICALP 2002): inner products of sketches are those of the
+    updates, within about 1 / sqrt(LENGTH) of the product of the norms. The signs are secret: who
+    knew them could make an update that looks like another.
+    """
+
+    def __init__(self, signs: Signs) -> None:
+        self.values = np.zeros(LENGTH)
+        self._signs, self._block = signs, 0
+
+    def take(self, block: Floats) -> None:
+        """Add up to `BLOCK` numbers, float64[b]."""
+        signed = block * self._signs.within[: block.size]
+        whole = block.size - block.size % LENGTH
+        found = signed[:whole].reshape(-1, LENGTH).sum(axis=0)
+        found[: block.size - whole] += signed[whole:]
+        self.values += self._signs.of_blocks[self._block % _TURNS] * found
+        self._block += 1

@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from fedagent_protocol import signed
 from fedagent_protocol.messages import MemberKeys
+from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 
-from .errors import MaskingError
 from .keys import Place, check_strong, verify
 
 _AGREED = b"fedagent mask cohort 1\0"

@@ -18,6 +18,7 @@ from fedagent_protocol.messages import (
     MaskShares,
     MemberKeys,
 )
+from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from . import shamir
@@ -30,7 +31,6 @@ from .agreement import (
     check_keys,
     survivors_needed,
 )
-from .errors import MaskingError
 from .keys import Place, Seed, check_of, commitment, mask_key_of, mask_public
 from .member import sign_of
 from .suspicion import Suspects, disjoint, second_time

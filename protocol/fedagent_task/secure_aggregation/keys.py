@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedagent_protocol import signed
 from fedagent_protocol.messages import MemberKeys
-
-from .errors import MaskingError
+from fedagent_task.errors import MaskingError
 
 Seed = tuple[bytes, int]
 """Key of a mask, and 1 or -1: whether it is added or taken away."""

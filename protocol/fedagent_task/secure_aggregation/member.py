@@ -18,6 +18,7 @@ from fedagent_protocol.messages import (
     MaskShares,
     MemberKeys,
 )
+from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from . import shamir
@@ -31,7 +32,6 @@ from .agreement import (
     check_keys,
     survivors_needed,
 )
-from .errors import MaskingError
 from .keys import (
     OwnKeys,
     Place,

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from fedagent_protocol.messages import MaskKeys, MaskOpening, MaskShares
 from fedagent_protocol.signed import identity_of
+from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
-from fedagent_task.secure_aggregation.errors import MaskingError
 from fedagent_task.secure_aggregation.keys import Place, signed_bytes
 from fedagent_task.secure_aggregation.member import Member
 from fedagent_task.secure_aggregation.ring import add_masks, ring_of, vector_of

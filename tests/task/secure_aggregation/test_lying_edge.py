@@ -10,10 +10,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedagent_protocol.messages import MaskAsk, MaskDelivery, MaskOpening, MaskRoster, MaskShares
 from fedagent_protocol.signed import identity_of
+from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation import shamir
 from fedagent_task.secure_aggregation.agreement import bound, smallest_sum, survivors_needed
-from fedagent_task.secure_aggregation.errors import MaskingError
 from fedagent_task.secure_aggregation.keys import Place, mask_key_of
 from fedagent_task.secure_aggregation.member import Member, sign_of
 from fedagent_task.secure_aggregation.ring import add_masks, ring_of, vector_of

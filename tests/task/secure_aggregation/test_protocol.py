@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from fedagent_protocol.messages import MaskAsk, MaskDelivery, MaskKeys, MaskRoster
 from fedagent_protocol.signed import identity_of
 from fedagent_protocol.tensors import Manifest
+from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation.agreement import survivors_needed
 from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
-from fedagent_task.secure_aggregation.errors import MaskingError
 from fedagent_task.secure_aggregation.keys import Place
 from fedagent_task.secure_aggregation.member import Member
 from fedagent_task.secure_aggregation.ring import Ring, add_masks, ring_of, sums_of, vector_of

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedagent_task.models.samples import Csr
+from fedagent_testbed.learning.arrivals import Drift
 from fedagent_testbed.learning.datasets import StudyData
-from fedagent_testbed.learning.drift import Drift
 from fedagent_testbed.recipe import Streaming
 
 ROWS = np.arange(6)

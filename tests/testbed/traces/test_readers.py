@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedagent_task.errors import DatasetError
-from fedagent_testbed.traces.readers import (
+from fedagent_testbed.traces import (
     PACKET_BITS,
     read_cpu_scores,
     read_down_bps,

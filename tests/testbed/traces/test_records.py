@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedagent_testbed.traces.records import PriceTrace, RateTrace
+from fedagent_testbed.traces import PriceTrace, RateTrace
 
 
 def trace(times: list[float], bps: list[float]) -> RateTrace:

@@ -12,7 +12,7 @@ from fedagent_task.errors import DatasetError
 from fedagent_task.models import Floats
 from fedagent_task.models.samples import Csr
 from fedagent_task.readers import DATA_VARIABLE, Dataset, load, load_series
-from fedagent_testbed.traces.readers import data_path
+from fedagent_testbed.traces import data_path
 
 CLASSES = ("digits", "mnist", "fashion-mnist", "a9a")
 """Those with classes, which federated training takes."""

@@ -171,11 +171,6 @@ def unmet(recipe: TestbedRecipe, name: str) -> str:
         return "needs opinions, which this recipe does not collect (world.training.opinions)"
     if VOLUNTEERS in policy.needs:
         return "needs neighbours who agree, which clients of a study are not"
-    return lacking(recipe, policy)
-
-
-def lacking(recipe: TestbedRecipe, policy: SelectionPolicy) -> str:
-    """Return which feature that a policy needs is not in a recipe's world, or ""."""
     try:
         make_world(recipe, 0).view(1).reported(policy.needs)
     except MissingFeatureError as error:

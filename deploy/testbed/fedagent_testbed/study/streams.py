@@ -18,8 +18,7 @@ from fedagent_coordinator.policies import Feedback, Purpose, RoundView, round_rn
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe.spec import MICRO
-from fedagent_testbed.learning.fleet import Fleet, FleetRound
-from fedagent_testbed.learning.shared_fleet import FixedFleet, fixed_fleet
+from fedagent_testbed.learning.fleet import FixedFleet, Fleet, FleetRound, fixed_fleet
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.worlds.base import arrived
 from fedagent_testbed.worlds.network import StreamNetwork, draw_network

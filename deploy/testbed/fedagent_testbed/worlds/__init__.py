@@ -5,13 +5,12 @@ from fedagent_testbed.recipe import TestbedRecipe
 
 from .base import Times, World, arrived, outcome
 from .chances import ChanceWorld
-from .failures import can_fail
 from .linked import LinkedWorld, TraceWorld
 from .one_edge import LinearExchange, OpenWorld
 from .radio import RadioWorld, StaticRadioWorld
 from .recorded import RecordedWorld
 
-__all__ = ["LinkedWorld", "Times", "World", "arrived", "can_fail", "make_world", "outcome"]
+__all__ = ["LinkedWorld", "Times", "World", "arrived", "make_world", "outcome"]
 
 
 def make_world(recipe: TestbedRecipe, seed: int) -> World:

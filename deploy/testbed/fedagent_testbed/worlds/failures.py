@@ -35,8 +35,9 @@ class Failures:
 
     def draw(self) -> Failed | None:
         """Return what fails in the population's round."""
-        recipe, people = self._recipe, self._people
-        if not can_fail(recipe):
+        recipe, people, world = self._recipe, self._people, self._recipe.world
+        shares = (world.dying.share, world.bad_edge.fails, world.correlated.chance)
+        if not (any(shares) or world.flips.every):
             return None
         place, edge = people.pair_place, people.pair_edge
         rng = spawned_rng(self._seed, _FAILURES, people.round)
@@ -72,14 +73,3 @@ class Failures:
             return (rng.random(self._recipe.world.edges) < correlated.chance)[people.pair_edge]
         group = (people.trait("group") * correlated.groups).astype(np.int64)
         return (rng.random(correlated.groups) < correlated.chance)[group][people.pair_place]
-
-
-def can_fail(recipe: TestbedRecipe) -> str:
-    """Return the key by which orders can fail whatever their links are like, or ""."""
-    keys = {
-        "world.dying.share": recipe.world.dying.share,
-        "world.flips.every": recipe.world.flips.every,
-        "world.bad_edge.fails": recipe.world.bad_edge.fails,
-        "world.correlated.chance": recipe.world.correlated.chance,
-    }
-    return next((key for key, value in keys.items() if value), "")

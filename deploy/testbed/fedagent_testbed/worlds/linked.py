@@ -9,7 +9,7 @@ from fedagent_coordinator.policies import Feedback, Purpose, RoundView, Truth, r
 from fedagent_coordinator.policies.base import BoolArray, Ending, FloatArray, IntArray
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.recipe import TestbedRecipe
-from fedagent_testbed.traces.readers import read_links, read_rtt, recorded
+from fedagent_testbed.traces import read_links, read_rtt, recorded
 
 from .base import NEVER, Times, outcome, spawned_rng
 from .failures import Failed, Failures

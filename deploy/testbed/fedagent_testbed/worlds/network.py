@@ -12,7 +12,7 @@ from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import DatasetError, RecipeError
 from fedagent_task.recipe.spec import MICRO
 from fedagent_testbed.recipe import TestbedRecipe
-from fedagent_testbed.traces.readers import (
+from fedagent_testbed.traces import (
     read_cpu_scores,
     read_down_bps,
     read_rate_archive,
@@ -21,8 +21,7 @@ from fedagent_testbed.traces.readers import (
     recorded,
 )
 
-from .base import spawned_rng
-from .episodes import episodes
+from .base import episodes, spawned_rng
 
 _STREAM = 1 << 22
 """First spawn key of this module's random numbers; rounds have keys of two numbers."""

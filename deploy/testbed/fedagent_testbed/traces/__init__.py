@@ -1,1 +1,0 @@
-"""Measured links, prices and devices, for worlds that are not made up."""
