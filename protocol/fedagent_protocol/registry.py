@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import (
-    TYPE_CHECKING,
     Any,
     Generic,
     ParamSpec,
@@ -29,9 +29,6 @@ from typing import (
 )
 
 from .errors import FedagentError, ParameterError, PluginError, UnknownNameError
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -112,7 +109,7 @@ class Registry(Generic[T]):
             raise self._failed(entry, "is neither a class nor a function")
         return cast("Callable[..., T]", factory)
 
-    def _foreign(self) -> dict[str, "EntryPoint"]:
+    def _foreign(self) -> dict[str, EntryPoint]:
         """Return other people's by name; names that no recipe could hold are none."""
         if not self.group:
             return {}
@@ -122,7 +119,7 @@ class Registry(Generic[T]):
         return {entry.name: entry for entry in installed(self.group) if _NAME.fullmatch(entry.name)}
 
     def _guarded(
-        self, entry: "EntryPoint", factory: Callable[..., T], params: Mapping[str, object]
+        self, entry: EntryPoint, factory: Callable[..., T], params: Mapping[str, object]
     ) -> T:
         failed = functools.partial(self._failed, entry)
         thing = _guard(factory, failed, "cannot be made")(**params)
@@ -143,7 +140,7 @@ class Registry(Generic[T]):
                 methods[member] = _guard(value, failed, f"{member!r} failed", returns)
         return cast("T", Guarded(thing, methods))
 
-    def _failed(self, entry: "EntryPoint", problem: str) -> PluginError:
+    def _failed(self, entry: EntryPoint, problem: str) -> PluginError:
         return PluginError(self.kind, entry.name, entry.value, problem)
 
 
@@ -158,16 +155,14 @@ class Guarded:
         return getattr(self.thing, name)
 
 
-def _package_of(entry: "EntryPoint") -> str:
+def _package_of(entry: EntryPoint) -> str:
     """Return the distribution of an entry point, its name as package indexes spell it."""
     dist = getattr(entry, "dist", None)
     return re.sub(r"[-_.]+", "-", dist.name).lower() if dist is not None else ""
 
 
-def installed(group: str) -> "tuple[EntryPoint, ...]":
+def installed(group: str) -> tuple[EntryPoint, ...]:
     """Return the entry points of a group."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 - megabytes of a device's memory
-
     return tuple(entry_points(group=group))
 
 
