@@ -59,8 +59,11 @@ def prepare(
     # Bundled recipes leave the budget to the fleet; a person's own says what it means.
     bundled = path.parent == places.bundled("recipes")
     plan = _fleet(read, agents=agents, edges=edges)
+    rented = zip(plan.edges, plan.rents, strict=True)
     settings = DemoSettings(
         recipe=path,
+        agents={agent.name: agent.settings() for agent in plan.agents},
+        edges={name: {"rent": rent} if rent else {} for name, rent in rented},
         sets=(*sets, f"budget.per_edge={plan.budget}") if bundled else sets,
         rounds=read.rounds.count,
         policy=policy,

@@ -8,7 +8,6 @@ import time
 import webbrowser
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 from rich.console import Console
@@ -30,17 +29,11 @@ WIDE = 72
 
 
 @dataclass(frozen=True, slots=True)
-class DemoSettings:
+class DemoSettings(Fleet):
     """What the demo was asked for."""
 
-    recipe: Path
-    sets: tuple[str, ...]  # recipe overrides, ``key.path=value``
-    rounds: int
-    policy: str | None
-    seed: int
-    directory: Path  # data directories, logs and the report go here
-    max_wait_s: float
-    web: bool = False  # serve the live page
+    rounds: int = 0
+    policy: str | None = None
 
 
 @dataclass(slots=True)
@@ -159,7 +152,7 @@ def run_demo(
     """
     typed_at = time.monotonic() - (time.time() - psutil.Process().create_time())
     heard, screen = Heard(settings.rounds), Screen(settings, as_json=as_json)
-    with LocalFleet(_fleet(settings, plan), stopped=caught) as fleet:
+    with LocalFleet(settings, stopped=caught) as fleet:
         try:
             if not caught():
                 devices, edges = len(plan.agents), len(plan.edges)
@@ -183,20 +176,6 @@ def run_demo(
         signal=caught(),
         seconds=time.monotonic() - typed_at,
         seconds_to_first_round=None if first is None else first - typed_at,
-    )
-
-
-def _fleet(settings: DemoSettings, plan: Plan) -> Fleet:
-    rented = zip(plan.edges, plan.rents, strict=True)
-    return Fleet(
-        recipe=settings.recipe,
-        sets=settings.sets,
-        seed=settings.seed,
-        directory=settings.directory,
-        agents={agent.name: agent.settings() for agent in plan.agents},
-        edges={name: {"rent": rent} if rent else {} for name, rent in rented},
-        max_wait_s=settings.max_wait_s,
-        web=settings.web,
     )
 
 
