@@ -90,10 +90,9 @@ class Memory(Struct, kw_only=True):
     def adopt(self, run: str, task: str, body: bytes) -> None:
         """Begin with another run, or with this one's task as it is from now on."""
         model = task_of(body).model
-        has_once = model is not None and model.once and model.once_bytes
-        self.once, self.once_bytes = (
-            (model.once, model.once_bytes) if model and has_once else ("", 0)
-        )
+        self.once, self.once_bytes = "", 0
+        if model is not None and model.once and model.once_bytes:
+            self.once, self.once_bytes = model.once, model.once_bytes
         if run != self.run:
             self.model, self.model_bytes = "", 0
             self.last_round, self.report = 0, None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
 from fedagent_protocol.columns import Columns, claim_column, claims_in, pack
 from fedagent_protocol.errors import safe_text
@@ -62,14 +63,12 @@ class AgentSession:
 
     agent: str
     heard_at: float
+    about: DeviceNote  # what its hello says of the device
     context: ContextReport | None = None
     context_at: float = 0.0
     present: bool = True
     away: bool = False
     """It did not answer when its connection had broken: it is chosen for nothing new."""
-    name: str = ""
-    software: str = ""
-    address: str = ""
     refused: str = ""  # why its hello was not taken, if it was not
     prepares: bool = False  # it reports again when it hears of another task
     greeted: bool = False  # it has said hello: the next report counts whatever its number
@@ -116,7 +115,7 @@ class AgentSessions:
                 self._forget_gone()
             if len(self._by_id) >= MAX_AGENTS:
                 return None, False
-            session = self._by_id[agent] = AgentSession(agent, now)
+            session = self._by_id[agent] = AgentSession(agent, now, DeviceNote(agent=agent))
             self._changed[agent] = None
             return session, True
         joined, session.present, session.heard_at = not session.present, True, now
@@ -145,12 +144,12 @@ class AgentSessions:
         """Keep what a hello holds of the device; True if that is new."""
         session = self._by_id[agent]
         session.prepares, session.greeted = hello.prepares, True
-        name = session.name if refused else hello.name
+        name = session.about.name if refused else hello.name
         software, address = (safe_text(one, limit=64) for one in (hello.software, hello.address))
-        facts = name, software, address, refused
-        if facts == (session.name, session.software, session.address, session.refused):
+        about = DeviceNote(agent=agent, name=name, software=software, address=address)
+        if (about, refused) == (session.about, session.refused):
             return False
-        session.name, session.software, session.address, session.refused = facts
+        session.about, session.refused = about, refused
         self._changed[agent] = None
         return True
 
@@ -188,16 +187,8 @@ class AgentSessions:
             session = self._by_id[agent]
             here = session.present and not session.away
             age_s = 0.0 if here else max(0.0, min(now - session.heard_at, LONGEST_S))
-            note = DeviceNote(
-                agent=agent,
-                name=session.name,
-                here=here,
-                age_ms=round(1000 * age_s),
-                software=session.software,
-                address=session.address,
-                reason=session.reason,
-            )
-            notes.append(note)
+            age_ms, reason = round(1000 * age_s), session.reason
+            notes.append(replace(session.about, here=here, age_ms=age_ms, reason=reason))
         return tuple(notes)
 
     def context(self, session: AgentSession, report: ContextReport, now: float) -> None:
