@@ -13,7 +13,6 @@ from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.answers import RESTART
 from fedagent_coordinator.policies.base import State
 from fedagent_coordinator.run_settings import decision_policies
-from fedagent_protocol import messages as m
 from fedagent_task.errors import RecipeError
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 
@@ -129,24 +128,3 @@ def test_a_call_that_was_owed_for_a_lost_merge_comes_with_the_next(
     with Store(tmp_path) as store:
         rounds = [one.round for one in store.read.evaluations.rows(store.read.run().run_id)]
     assert rounds == [0, *range(slot + 1, 8, slot)]
-
-
-def test_who_trained_for_a_call_before_is_not_told_again_after_a_kill(tmp_path: Path) -> None:
-    given = recipe(*PEERS)
-    edges = toy_edges(given)
-    # The call of the first model, of round 1, of round 2: killed before this one is booked.
-    site = Site(tmp_path, given, edges, kill_at="evaluate.before-commit", kill_hit=3)
-    (edge,) = edges
-    answer = edge.answer
-
-    def fewer(call: m.OpinionOpen, now: float) -> m.Opinions | m.Volunteers | m.EdgeMoments:
-        edge.agents[0].volunteers = call.round == 0
-        return answer(call, now)
-
-    edge.answer = fewer  # type: ignore[method-assign]
-    edge.agents[1].volunteers = False
-    site.run()
-    assert site.kills == 1
-    told = {call.round: call.trained for call in edge.calls}
-    assert told[1] == ("agent-0-0", "agent-0-2")
-    assert told[2] == ("agent-0-2",)

@@ -4,11 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.books.learning import settled
-from fedagent_coordinator.books.records import pack
 from fedagent_coordinator.books.store import Store
-from fedagent_coordinator.policies.base import Purpose, round_rng
-from fedagent_coordinator.run_settings import decision_policies
 from fedagent_protocol import messages as m
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 
@@ -47,23 +43,3 @@ def test_who_brings_nothing_is_passed_over_after_a_kill_too(tmp_path: Path, name
     calm = rented(tmp_path / "calm")
     assert rented(tmp_path / "killed") == calm
     assert [micro for edge, micro in calm if edge == "edge-0"] == [0] * 5
-
-
-@pytest.mark.parametrize("name", ["min-cost", "budgeted-ucb"])
-def test_every_placement_is_found_again_from_the_books(tmp_path: Path, name: str) -> None:
-    site = played(tmp_path, name)
-    again, restored = decision_policies(site.recipe), decision_policies(site.recipe)
-    assert again.placement is not None
-    with Store(tmp_path) as store:
-        run = store.read.run().run_id
-        for feedback, controls in settled(store._db.connection, run):
-            view = controls.view
-            assert view is not None
-            away = again.backoff.away(view.round, len(view.edge_live))
-            assert not (view.edge_live & away).any()
-            rng = round_rng(site.recipe.seed, view.round, Purpose.PLACE)
-            assert again.placement.choose(view, rng) == controls.placement
-            again.learn(feedback, controls)
-        store.snapshot(run, ROUNDS, again.state())
-        store.restore(run, restored)
-    assert pack(restored.state()) == pack(again.state())

@@ -260,22 +260,15 @@ def transfer_s(view: RoundView) -> npt.NDArray[np.float64]:
     """
     seconds = np.zeros(len(view.pair_edge))
     for name in ("download_bps", "upload_bps"):
-        rate = _reported(view, name)
+        rate = view.optional(name)
         seconds += 8.0 * view.model_bytes / np.where(rate > 0, rate, np.nan)
-    rtt = _reported(view, "rtt_s")
-    seconds += np.where(np.isfinite(rtt), rtt, 0.0)
+    seconds += np.nan_to_num(view.optional("rtt_s"))
     edges = len(view.edge_budget)
     place, known = view.pair_edge[view.eligible], np.isfinite(seconds[view.eligible])
     agents = np.bincount(place, minlength=edges)
     measured = np.bincount(place[known], minlength=edges)
     total = np.bincount(place[known], seconds[view.eligible][known], minlength=edges)
     return np.where(measured > 0, total / np.maximum(measured, 1) * agents, np.nan)
-
-
-def _reported(view: RoundView, name: str) -> npt.NDArray[np.float64]:
-    if name not in view.feature_names:
-        return np.full(len(view.pair_edge), np.nan)
-    return view.pair_features[:, view.feature_names.index(name)].astype(np.float64)
 
 
 def market(

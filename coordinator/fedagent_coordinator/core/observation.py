@@ -36,31 +36,8 @@ class Observation:
     ids: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """What one edge says of one client; `terms` are edge, number, price and availability."""
-
-    seen: Observation
-    at: int
-
-    @property
-    def terms(self) -> tuple[str, int, int, bool]:
-        c = self.seen.columns
-        number, price = int(c.context_seq[self.at]), int(c.price[self.at])
-        return self.seen.edge_id, number, price, bool(c.available[self.at])
-
-    @property
-    def claim(self) -> bytes:
-        c = self.seen.columns
-        return c.claim[self.at].tobytes() if len(c.claim) else b""
-
-    def is_signed(self) -> bool:
-        """Return whether the client signed these terms for this edge."""
-        edge, seq, price, available = self.terms
-        agent = self.seen.ids[int(self.seen.columns.session[self.at])]
-        claim = self.claim
-        said = terms(edge, agent, seq=seq, price=price, available=available)
-        return any(claim) and is_claim(claim, agent, said)
+Terms = tuple[str, int, int, bool, bytes]
+"""Edge, number, price, availability and claim that stand in one row."""
 
 
 @dataclass(slots=True)
@@ -76,8 +53,8 @@ class SignedTerms:
     """
 
     unsigned: Counter[str] = field(default_factory=Counter)
-    _last: dict[int, tuple[tuple[str, int, int, bool], bytes]] = field(default_factory=dict)
-    """What each client signed last, and its claim: it is not checked again."""
+    _last: dict[int, Terms] = field(default_factory=dict)
+    """What each client signed last, with its claim: it is not checked again."""
 
     def refused(
         self, ordered: Sequence[Observation], client: npt.NDArray[np.int32], fresh: BoolArray
@@ -85,35 +62,35 @@ class SignedTerms:
         """Return bool[P], which of the fresh rows are not their client's word."""
         self.unsigned.clear()
         refused = np.zeros(len(client), dtype=np.bool_)
-        rows = [_Row(seen, at) for seen in ordered for at in range(len(seen.client))]
-        for group in self._disputed(rows, client, fresh):
-            for row in self._not_its_word(int(client[group[0]]), group, rows):
-                refused[row] = True
-                self.unsigned[rows[row].seen.edge_id] += 1
-        return refused
-
-    def _disputed(
-        self, rows: list[_Row], client: npt.NDArray[np.int32], fresh: BoolArray
-    ) -> list[list[int]]:
-        """Return the fresh rows of each client of several edges or with a signature."""
+        rows = [(seen, at) for seen in ordered for at in range(len(seen.client))]
         by_client: dict[int, list[int]] = {}
         for row in np.flatnonzero(fresh).tolist():
             by_client.setdefault(int(client[row]), []).append(row)
-        return [
-            sorted(group, key=lambda row: -rows[row].terms[1])
-            for one, group in by_client.items()
-            if len(group) > 1 or one in self._last
-        ]
+        for one, group in by_client.items():
+            if len(group) == 1 and one not in self._last:
+                continue
+            said = {row: _terms(*rows[row]) for row in group}
+            for row in sorted(group, key=lambda row: -said[row][1]):
+                seen, at = rows[row]
+                agent = seen.ids[int(seen.columns.session[at])]
+                if self._last.get(one) == said[row] or _is_signed(agent, said[row]):
+                    self._last[one] = said[row]
+                    break
+                refused[row] = True
+                self.unsigned[seen.edge_id] += 1
+        return refused
 
-    def _not_its_word(self, client: int, group: list[int], rows: list[_Row]) -> list[int]:
-        doubted: list[int] = []
-        for row in group:
-            said = rows[row].terms, rows[row].claim
-            if self._last.get(client) == said or rows[row].is_signed():
-                self._last[client] = said
-                return doubted
-            doubted.append(row)
-        return doubted
+
+def _terms(seen: Observation, at: int) -> Terms:
+    c = seen.columns
+    claim = c.claim[at].tobytes() if len(c.claim) else b""
+    return seen.edge_id, int(c.context_seq[at]), int(c.price[at]), bool(c.available[at]), claim
+
+
+def _is_signed(agent: str, said: Terms) -> bool:
+    edge, seq, price, available, claim = said
+    statement = terms(edge, agent, seq=seq, price=price, available=available)
+    return any(claim) and is_claim(claim, agent, statement)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

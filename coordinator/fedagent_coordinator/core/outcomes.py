@@ -4,7 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from fedagent_coordinator.policies.base import (
     BoolArray,
     Ending,
     Feedback,
-    FloatArray,
+    IntArray,
     RoundView,
     Selection,
 )
@@ -37,6 +38,7 @@ from .observation import Observed
 from .settings import Settings
 from .trust import evidence
 
+S = TypeVar("S", bound=np.generic)
 SILENT = "silent"
 """Why a round failed at an edge that did not report in time."""
 UNTOLD = "the edge said nothing of it"
@@ -255,29 +257,25 @@ def _missed(reason: str) -> Outcome:
     )
 
 
+def _column(rows: Sequence[Outcome], name: str, scalar: type[S]) -> npt.NDArray[S]:
+    """Return one fact of all outcomes, or of their statistics."""
+    ours = name not in TrainStats.__struct_fields__
+    return np.array([getattr(row if ours else row.stats, name) for row in rows], dtype=scalar)
+
+
 def _feedback(
-    view: RoundView,
-    pairs: npt.NDArray[np.int64],
-    rows: Sequence[Outcome],
-    *,
-    failed: BoolArray,
-    waited_s: float,
+    view: RoundView, pairs: IntArray, rows: Sequence[Outcome], *, failed: BoolArray, waited_s: float
 ) -> Feedback:
     """Return what policies learn from; only a valid update is X, used or paid."""
-
-    def flags(name: str) -> BoolArray:
-        return np.array([getattr(row, name) for row in rows], dtype=np.bool_)
-
-    def counts(name: str) -> npt.NDArray[np.int64]:
-        return np.array(_column(rows, name), dtype=np.int64)
-
-    def seconds(name: str, known: BoolArray) -> FloatArray:
-        return np.where(known, counts(name) / 1000.0, np.nan)
-
+    flags, counts = partial(_column, rows, scalar=np.bool_), partial(_column, rows, scalar=np.int64)
     valid, steps, tau_ms = flags("valid"), counts("steps"), counts("tau_ms")
     loss_rms = np.array([row.stats.course.loss_rms for row in rows], dtype=np.float64)
+    each_s = _column(rows, "seconds_per_iteration", np.float64)
     # Of work that was begun in an earlier round, this one has not seen the parts.
     seen = valid & (counts("made_in") == 0)
+    dt_s, lc_s, ut_s = (
+        np.where(seen, counts(name) / 1000.0, np.nan) for name in ("dt_ms", "lc_ms", "ut_ms")
+    )
     return Feedback(
         view=view,
         pairs=pairs,
@@ -286,11 +284,11 @@ def _feedback(
         void=~valid,
         censored=flags("censored"),
         tau_s=np.where(tau_ms == _UNTIMED, waited_s, tau_ms / 1000.0),
-        dt_s=seconds("dt_ms", seen),
-        lc_s=seconds("lc_ms", seen),
-        ut_s=seconds("ut_ms", seen),
-        train_s=seconds("train_ms", valid & (steps > 0)),
-        seconds_per_iteration=_numbers(rows, "seconds_per_iteration", valid, math.nan),
+        dt_s=dt_s,
+        lc_s=lc_s,
+        ut_s=ut_s,
+        train_s=np.where(valid & (steps > 0), counts("train_ms") / 1000.0, np.nan),
+        seconds_per_iteration=np.where(valid, each_s, np.nan),
         arrivals=counts("arrivals"),
         num_samples=counts("num_samples"),
         steps=steps,
@@ -325,59 +323,47 @@ def _ending(status: str, reason: str) -> Ending:
 
 
 def _details(rows: Sequence[Outcome], feedback: Feedback) -> Details:
-    valid = ~feedback.void
-    loss = _numbers(rows, "loss", valid, math.nan)
-    loss[loss == 0] = math.nan  # 0 stands for a loss that is not reported
-    score_n = _numbers(rows, "score_n", valid, 0.0)
-    total = float(score_n.sum())
-    samples, mean_loss = feedback.num_samples.astype(np.float64), math.nan
+    numbers, valid = partial(_column, rows, scalar=np.float64), ~feedback.void
+    loss, score_n = numbers("loss"), np.where(valid, numbers("score_n"), 0.0)
+    loss = np.where(valid & (loss != 0), loss, math.nan)  # 0 stands for one that is not reported
+    samples, total, mean_loss = numbers("num_samples"), float(score_n.sum()), math.nan
     if (known := np.isfinite(loss) & (samples > 0)).any():
         with np.errstate(over="ignore"):
             mean_loss = float(np.average(loss[known], weights=samples[known]))
-    score = float(_numbers(rows, "score", valid, 0.0) @ score_n) / total if total else 0.0
+    score = float(np.where(valid, numbers("score"), 0.0) @ score_n)
     return Details(
         status=tuple(row.status.value for row in rows),
         # In a device's words, which the books keep and `devices` prints.
         reason=tuple(safe_text(row.reason, limit=500) for row in rows),
-        weight=_numbers(rows, "weight", feedback.used, 0.0),
-        norm=_numbers(rows, "norm", valid, math.nan),
+        weight=np.where(feedback.used, numbers("weight"), 0.0),
+        norm=np.where(valid, numbers("norm"), math.nan),
         loss=loss,
-        score=score,
+        score=score / total if total else 0.0,
         score_n=int(total),
         train_loss=mean_loss,
     )
 
 
-def _numbers(rows: Sequence[Outcome], name: str, known: BoolArray, unknown: float) -> FloatArray:
-    return np.where(known, np.array(_column(rows, name), dtype=np.float64), unknown)
-
-
-def _column(rows: Sequence[Outcome], name: str) -> list[float]:
-    if name in TrainStats.__struct_fields__:
-        return [getattr(row.stats, name) for row in rows]
-    return [getattr(row, name) for row in rows]
-
-
 def _shortfall(feedback: Feedback, details: Details) -> str:
-    """Return how the orders ended whose update was not used, the most frequent first."""
+    """Return how the orders ended whose update was not used, the most frequent first.
+
+    Each end has the reason that all its devices have, or how many have each of the most frequent.
+    """
     if not len(feedback.pairs):
         return NOBODY
     groups: dict[str, Counter[str]] = {}
     for row in np.flatnonzero(~feedback.used).tolist():
-        groups.setdefault(details.status[row], Counter())[details.reason[row]] += 1
-    ranked = sorted(groups.items(), key=lambda item: -item[1].total())
-    return ", ".join(f"{reasons.total()} {status}{_named(reasons)}" for status, reasons in ranked)
-
-
-def _named(reasons: Counter[str]) -> str:
-    """Return the reason that all devices have, or how many have each of the most frequent."""
-    named = [(safe_text(reason, limit=120), n) for reason, n in reasons.most_common(MAX_REASONS)]
-    if len(reasons) == 1:
-        return f" ({named[0][0]})" if named[0][0] else ""
-    each = [f"{n} {reason or 'without a reason'}" for reason, n in named]
-    if more := reasons.total() - sum(n for _, n in named):
-        each.append(f"{more} more")
-    return f" ({', '.join(each)})"
+        reason = safe_text(details.reason[row], limit=120)
+        groups.setdefault(details.status[row], Counter())[reason] += 1
+    ends = []
+    for status, reasons in sorted(groups.items(), key=lambda item: -item[1].total()):
+        named = reasons.most_common(MAX_REASONS)
+        each = [f"{count} {reason or 'without a reason'}" for reason, count in named]
+        if more := reasons.total() - sum(count for _, count in named):
+            each.append(f"{more} more")
+        why = named[0][0] if len(reasons) == 1 else ", ".join(each)
+        ends.append(f"{reasons.total()} {status}" + (f" ({why})" if why else ""))
+    return ", ".join(ends)
 
 
 def _with_rent(feedback: Feedback, placement: Placement, parts: Sequence[EdgePart]) -> Feedback:
@@ -443,21 +429,11 @@ def round_event(settled: Settle, controls: Controls, total_micro: int, seconds: 
             "reason": settled.reason,
             "device_score": details.score if details.score_n else None,
             "train_loss": loss if math.isfinite(loss) else None,
-            "failed_edges": [edge.edge for edge in edges if edge.failed],
             "spent_micro": settled.spent_micro,
             "total_spent_micro": total_micro,
             "iterations": controls.iterations,
             "rented": next((edge.edge for edge in edges if edge.index == placed), ""),
             "rent_micro": settled.feedback.rent_micro,
-            "edges": {
-                edge.edge: {
-                    "ordered": edge.ordered,
-                    "in_time": edge.in_time,
-                    "used": edge.used,
-                    "spent_micro": edge.spent_micro,
-                }
-                for edge in edges
-            },
             "timing_ms": settled.timing_ms,
             "seconds": seconds,
         },

@@ -19,9 +19,8 @@ from fedagent_protocol.registry import Registry
 class IterationControl(Protocol):
     """Decides how many local iterations a round has. All chance comes from `rng`."""
 
-    @property
-    def load_limit_s(self) -> float:
-        """Seconds of training computation that a round may cost a device; 0 for no limit."""
+    load_limit_s: float
+    """Seconds of training computation that a round may cost a device; 0 for no limit."""
 
     def choose(self, clients: IntArray, rng: np.random.Generator) -> IntArray:
         """Return each client's number for the next round, int64[S]; 0 leaves it to the learner."""

@@ -82,12 +82,7 @@ class ByProgressControl(ArrayState):
         self._fast = number(self.name, "fast", fast, least=1.0)
         self._slow = number(self.name, "slow", slow, least=self._fast)
         self._noise = number(self.name, "noise", noise, least=0.0)
-        self._limit_s = number(self.name, "load_limit_s", load_limit_s, least=0.0)
-
-    @property
-    def load_limit_s(self) -> float:
-        """Seconds of training computation that a round may cost a device; 0 for no limit."""
-        return self._limit_s
+        self.load_limit_s = number(self.name, "load_limit_s", load_limit_s, least=0.0)
 
     def choose(self, clients: IntArray, rng: np.random.Generator) -> IntArray:
         """Return each device's number, rounded up or down at random, right on average."""
@@ -112,7 +107,7 @@ class ByProgressControl(ArrayState):
 
     def learn(self, feedback: Feedback, *, horizon: float, steps: int = 1) -> None:  # noqa: ARG002 - the interface's arguments
         """Take in seconds, arrivals and losses of those that answered; nobody moves nothing."""
-        seen = observed_training(feedback, steps=steps, default_limit_s=self._limit_s)
+        seen = observed_training(feedback, steps=steps, default_limit_s=self.load_limit_s)
         self.grow(clients=int(seen.client.max(initial=-1)) + 1)
         self._limit[seen.client] = seen.limit_s
         answered = np.isfinite(seen.h_s)

@@ -19,12 +19,7 @@ class LearnerControl(ArrayState):
 
     def __init__(self, *, iterations: int = 0, load_limit_s: float = 0.0) -> None:
         self._iterations = whole(self.name, "iterations", iterations, self._least, MAX_ITERATIONS)
-        self._limit_s = number(self.name, "load_limit_s", load_limit_s, least=0.0)
-
-    @property
-    def load_limit_s(self) -> float:
-        """Seconds of training computation that a round may cost a device; 0 for no limit."""
-        return self._limit_s
+        self.load_limit_s = number(self.name, "load_limit_s", load_limit_s, least=0.0)
 
     def choose(self, clients: IntArray, rng: np.random.Generator) -> IntArray:  # noqa: ARG002 - the interface's arguments
         """Return the same number every round."""

@@ -64,7 +64,7 @@ class PrimalDualControl(ArrayState):
     ) -> None:
         self._least = whole(self.name, "least", least, 1, MAX_ITERATIONS)
         self._most = whole(self.name, "most", most, self._least, MAX_ITERATIONS)
-        self._limit_s = number(self.name, "load_limit_s", load_limit_s, least=0.0)
+        self.load_limit_s = number(self.name, "load_limit_s", load_limit_s, least=0.0)
         self._epsilon = number(self.name, "epsilon", epsilon)
         self._xi = number(self.name, "xi", xi, most=0.5)
         self._alpha = number(self.name, "alpha", alpha, most=1.0)
@@ -74,11 +74,6 @@ class PrimalDualControl(ArrayState):
         self._normalise = normalise
         start = whole(self.name, "start", start, 1, MAX_ITERATIONS)
         self._numbers[0] = min(max(start, self._least), self._most)
-
-    @property
-    def load_limit_s(self) -> float:
-        """Seconds of training computation that a round may cost a device; 0 for no limit."""
-        return self._limit_s
 
     @property
     def rho(self) -> float:
@@ -96,7 +91,7 @@ class PrimalDualControl(ArrayState):
         nobody answered moves nothing.
         """
         self._numbers[2] += 1
-        seen = observed_training(feedback, steps=steps, default_limit_s=self._limit_s)
+        seen = observed_training(feedback, steps=steps, default_limit_s=self.load_limit_s)
         self.grow(clients=int(seen.client.max(initial=-1)) + 1)
         answered = np.isfinite(seen.h_s)
         self._h[seen.client[answered]] = seen.h_s[answered]
@@ -191,10 +186,8 @@ def observed_training(
     h_s = np.clip(np.minimum(each_s, MAX_H_S) * steps, MIN_H_S, MAX_H_S)
     h_s = np.where(known, h_s, np.nan)
     limit_s = np.full(rows, default_limit_s if default_limit_s > 0 else math.inf)
-    if LOAD_LIMIT in view.feature_names:
-        own = view.pair_features[f.pairs, view.feature_names.index(LOAD_LIMIT)]
-        own_s = own.astype(np.float64)
-        limit_s = np.where(own_s > 0, np.minimum(own_s, limit_s), limit_s)
+    own_s = view.optional(LOAD_LIMIT)[f.pairs]
+    limit_s = np.where(own_s > 0, np.minimum(own_s, limit_s), limit_s)
     limit_s = np.maximum(limit_s, MIN_LIMIT_S)
     return ObservedTraining(
         client=view.pair_client[f.pairs].astype(np.int64),

@@ -57,19 +57,6 @@ def test_a_valid_update_ends_the_leave_for_good() -> None:
     assert sum(settled.declined for settled in field.settled.values()) in (8, 9, 10)
 
 
-def test_a_client_that_was_started_again_is_asked_at_once() -> None:
-    field = declining(1, 1)
-    agent = field.edges[0].agents[0]
-    agent.seq = (3 << 32) + 7
-
-    def restart() -> None:
-        agent.seq, agent.outcome = (4 << 32) + 1, None
-
-    field.kernel.after(20.0, restart)  # the leave of 16 s began at 15.75 s or later
-    field.run(until=23.0)
-    assert sum(settle.feedback.used.any() for settle in field.settled.values()) > 0
-
-
 @pytest.mark.parametrize("status", [m.OutcomeStatus.REJECTED, m.OutcomeStatus.GONE])
 def test_rounds_that_bring_nothing_valid_slow_down_whatever_the_reason(
     status: m.OutcomeStatus,

@@ -89,19 +89,6 @@ def test_a_run_without_a_call_refuses_a_policy_that_needs_one_and_names_the_hint
         Field(toy_edges(), settings=report(), policy=create("volunteers"))
 
 
-def test_agents_without_an_opinion_are_missing_and_have_a_reason() -> None:
-    edges = toy_edges(1, 3)
-    edges[0].agents[1].samples = 0
-    field = Field(edges, settings=report(), past=FIRST)
-    field.run()
-    found = opinions_of(field, 2)
-    assert (found.asked, found.client.tolist(), found.reasons) == (3, [0, 2], {"none": 1})
-    learnt = field.feedbacks[2].opinions
-    assert learnt is not None
-    assert np.isnan(learnt).tolist() == [False, True, False]
-    assert told(field)[2]["missing"] == {"none": 1.0}
-
-
 @pytest.mark.parametrize(("other", "reasons"), [(0.875, {}), (0.125, {"differ": 1})])
 def test_an_agent_that_two_edges_see_counts_once_at_the_first(
     other: float, reasons: dict[str, int]
@@ -140,25 +127,6 @@ def test_an_edge_that_says_nothing_is_given_up_and_its_late_answer_is_dropped() 
     assert list(field.evaluated) == [0, 1, 2]
 
 
-def test_the_first_call_waits_for_devices_that_open_their_streams() -> None:
-    edges = toy_edges()
-    edges[0].deaf = True
-    field = Field(edges, settings=report(count=1, first_call_s=10.0), past=FIRST)
-
-    def hear() -> None:
-        edges[0].deaf = False
-
-    field.kernel.after(8.0, hear)
-    field.run()
-    assert len(opinions_of(field, 0).client) == 3
-    edges = toy_edges()
-    edges[0].deaf = True
-    silent = Field(edges, settings=report(count=1, first_call_s=10.0), past=FIRST)
-    silent.run()
-    waited = [found.seconds for found in silent.evaluated.values()]
-    assert waited == pytest.approx([12.0, 5.0], abs=0.1)
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -190,30 +158,6 @@ def test_what_cannot_be_an_answer_is_refused_and_counted(change: dict[str, objec
         # Nobody waits for what such an edge may say next.
         assert found.seconds < 1.0
     assert 1 in liar.opinion_receipts
-
-
-def test_answers_of_other_rounds_and_modes_change_nothing() -> None:
-    edges = toy_edges(1)
-    edges[0].deaf = True
-    field = Field(edges, settings=report(count=1, opinions_timeout_s=60.0), past=FIRST)
-    field.run(until=1.0)
-    assert isinstance(field.engine.phase, Evaluating)
-    answer = edges[0].answer(edges[0].calls[0], 0.0)
-    assert isinstance(answer, m.Opinions)
-    volunteers = edges[0].answer(
-        msgspec.structs.replace(edges[0].calls[0], mode=m.OpinionMode.PEERS), 0.0
-    )
-    replaced = msgspec.structs.replace
-    for wrong in (replaced(answer, round=7), replaced(answer, run="f" * 32), volunteers):
-        effects = field.hear(edges[0].id, wrong)
-        assert not any(isinstance(effect, fx.BookOpinions) for effect in effects)
-        assert isinstance(field.engine.phase, Evaluating)
-    # Ids are missing between: it is called again at once, with what is known.
-    later = replaced(answer, known=9)
-    (again,) = field.hear(edges[0].id, later)
-    assert isinstance(again, Send)
-    assert isinstance(again.message, m.OpinionOpen)
-    assert again.message.known == 3
 
 
 @pytest.mark.parametrize(("edges", "liar"), [(2, 1), (3, 0)])

@@ -11,8 +11,6 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from msgspec import Struct, structs
 
-from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.run import MOST_SKIPPED
 from fedagent_coordinator.core.settings import Progress
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
@@ -29,12 +27,6 @@ HOSTILE: dict[type, tuple[object, ...]] = {
     str: ("", "x", "\x1b[2J", "f" * 64),
     bytes: (b"", b"\x00", b"\xff" * 8, b"\x00" * 4096),
 }
-
-
-def begun(edges: list[ToyEdge], **changes: object) -> Field:
-    field = Field(edges, settings(**changes))
-    field.perform(field.engine.receive(fx.Start(), 0.0))
-    return field
 
 
 def spoilt(value: Any, draw: Callable[[Any], Any]) -> Any:
@@ -97,23 +89,6 @@ def test_an_edge_that_says_anything_stops_nobody(data: st.DataObject, placed: bo
     field.run(until=400.0)
     assert field.end == "rounds"
     assert set(field.settled) == set(field.reserved)
-
-
-def test_the_rounds_that_edges_claim_do_not_add_up() -> None:
-    field = begun(toy_edges(2, 1), count=50)
-    for edge in field.edges:
-        field.up(edge, edge.hello())
-    field.kernel.run(until=0.5)
-    claimed = field.engine.run.numbers.round
-    for _ in range(130):
-        claimed += MOST_SKIPPED - 1000
-        hello = structs.replace(field.edges[0].hello(), run=RUN, round=claimed)
-        field.perform(field.hear("edge-0", hello))
-    assert field.engine.run.numbers.round <= MOST_SKIPPED + 1
-    assert len(field.warned) == 130
-    field._beat()
-    field.kernel.run(until=field.kernel.now + 30.0)
-    assert field.settled
 
 
 def claim_more_and_more(field: Field, claim: Callable[[int], None], *, every_s: float) -> None:
