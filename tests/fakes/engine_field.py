@@ -295,7 +295,7 @@ class Field:
         if isinstance(effect, fx.Learn):
             assert effect.round in self.settled, "learnt before settled"
             assert effect.round not in self.feedbacks, "learnt twice"
-            self.engine.run.decider.learning.learn(effect.feedback, effect.controls)
+            self.engine.run.learning.learn(effect.feedback, effect.controls)
             self.learnt.append(effect.round)
             self.feedbacks[effect.round] = effect.feedback
             return

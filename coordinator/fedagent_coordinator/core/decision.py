@@ -4,7 +4,7 @@ In placed rounds one edge is rented, trains with its agents, and its model is th
 docs/adr/0006-placed-rounds.md says what is paid when; ALGORITHMS section 7 what is learnt.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -75,8 +75,11 @@ class Learning:
         self.trust.learn(feedback)
         self.control.learn(feedback, horizon=controls.horizon, steps=self.steps)
         if self.placement is not None:
-            self.placement.learn(charged(controls.placement, feedback), feedback.psi)
-            self.backoff.learn(controls.placement, feedback)
+            placed = controls.placement
+            if placed.edge is not None:
+                placed = replace(placed, rent_micro=feedback.rent_micro)  # as it was paid
+            self.placement.learn(placed, feedback.psi)
+            self.backoff.learn(placed, feedback)
 
     def state(self) -> State:
         """Return a copy of everything learnt, in one namespace; the policy's names are bare."""
@@ -106,93 +109,79 @@ class Learning:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """One round as it was decided, in `seconds`; `observed` is what is played."""
+    """One round as it was decided; `observed` is what is played."""
 
     observed: Observed
     selection: Selection
     controls: Controls
-    seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Decider:
-    """Decides one round. Changes nothing."""
+def decide(
+    learning: Learning,
+    settings: Settings,
+    observed: Observed,
+    ready: Sequence[EdgeSession],
+    live: Sequence[EdgeSession],
+    *,
+    free_micro: int | None,
+    done: int,
+) -> Decision | str:
+    """Return the round, or what is missing; the columns are those of the ready edges.
 
-    settings: Settings
-    learning: Learning
-    clock: Callable[[], float]
+    Changes nothing.
 
-    def decide(
-        self,
-        observed: Observed,
-        ready: Sequence[EdgeSession],
-        live: Sequence[EdgeSession],
-        *,
-        free_micro: int | None,
-        done: int,
-    ) -> Decision | str:
-        """Return the round, or what is missing; the columns are those of the ready edges.
+    Raises:
+        PolicyError: The policy failed, or broke a constraint.
+    """
+    recipe, view = settings.recipe, learning.seen(observed.view)
+    placement, offers, left = UNPLACED, None, free_micro
+    if learning.placement is not None:
+        offers, everybody = market(view, ready, live, free_micro=free_micro, settings=settings)
 
-        Raises:
-            PolicyError: The policy failed, or broke a constraint.
-        """
-        began, placement, offers = self.clock(), UNPLACED, None
-        observed = replace(observed, view=self.learning.seen(observed.view))
-        if self.learning.placement is not None:
-            offers, everybody = market(
-                observed.view, ready, live, free_micro=free_micro, settings=self.settings
+        def place(view: PlacementView) -> Placement:
+            """Ask the placement; asked twice, it says the same."""
+            assert learning.placement is not None
+            return learning.placement.choose(
+                view, round_rng(recipe.seed, view.round, Purpose.PLACE)
             )
-            silent = any(edge.rent is None for edge in live)
-            whole = self._place(everybody)
-            if whole.exhausted:
-                return RENTS if silent else BUDGET
-            placement, offers = self._rent(offers)
-            # A placement that rents nobody though it could has the coordinator average.
-            averages = whole.edge is None and everybody.edge_live.any() and not silent
-            if placement.exhausted or not (offers.edge_live.any() or averages):
-                return RENTS if silent else PRICES
-        view, left = observed.view, free_micro
-        if placement.edge is not None:
-            view = at_edge(view, placement, free_micro)
-            left = None if free_micro is None else free_micro - placement.rent_micro
-        seed = self.settings.recipe.seed
-        selection = solved(
-            self.learning.policy,
-            view,
-            seed=seed,
-            free_micro=left,
-            spec=self.settings.recipe.policy,
-        )
-        clients = view.pair_client[selection.pairs].astype(np.int64)
-        control = self.learning.control
-        each = control.choose(clients, self._rng(view.round, Purpose.ITERATE))
-        controls = Controls(
-            iterations=round(float(each.mean())) if len(each) else 0,
-            each=each if len(np.unique(each)) > 1 else None,
-            horizon=horizon(offers, count=self.settings.recipe.rounds.count, done=done),
-            notes=control.notes(),
-            view=offers,
-            # Nobody is ordered, so nobody is rented.
-            placement=placement if len(selection.pairs) else UNPLACED,
-        )
-        return Decision(replace(observed, view=view), selection, controls, self.clock() - began)
 
-    def _rent(self, offers: PlacementView) -> tuple[Placement, PlacementView]:
-        """Return the placement, and what it saw: all edges only where no other can be rented."""
-        away = self.learning.backoff.away(offers.round, len(offers.edge_live))
+        silent = any(edge.rent is None for edge in live)
+        whole = place(everybody)
+        if whole.exhausted:
+            return BUDGET
+        away = learning.backoff.away(view.round, len(offers.edge_live))
         others = replace(offers, edge_live=offers.edge_live & ~away)
-        placement = self._place(others)
+        placement = place(others)
         if placement.edge is None and away.any():
-            return self._place(offers), offers
-        return placement, others
-
-    def _place(self, view: PlacementView) -> Placement:
-        """Ask the placement; asked twice, it says the same."""
-        assert self.learning.placement is not None
-        return self.learning.placement.choose(view, self._rng(view.round, Purpose.PLACE))
-
-    def _rng(self, round_: int, purpose: Purpose) -> np.random.Generator:
-        return round_rng(self.settings.recipe.seed, round_, purpose)
+            # Those that are passed over are rented only where no other can be.
+            placement = place(offers)
+        else:
+            offers = others
+        # A placement that rents nobody though it could has the coordinator average.
+        averages = whole.edge is None and everybody.edge_live.any() and not silent
+        if placement.exhausted or not (offers.edge_live.any() or averages):
+            return RENTS if silent else PRICES
+    if placement.edge is not None:
+        # Only its pairs are seen, and its clients are paid after the rent.
+        budget = view.edge_budget
+        if free_micro is not None:
+            left = free_micro - placement.rent_micro
+            budget = np.minimum(budget, left)
+        view = replace(view.take(view.pair_edge == placement.edge), edge_budget=budget)
+    selection = solved(learning.policy, view, seed=recipe.seed, free_micro=left, spec=recipe.policy)
+    clients = view.pair_client[selection.pairs].astype(np.int64)
+    rng = round_rng(recipe.seed, view.round, Purpose.ITERATE)
+    each = learning.control.choose(clients, rng)
+    controls = Controls(
+        iterations=round(float(each.mean())) if len(each) else 0,
+        each=each if len(np.unique(each)) > 1 else None,
+        horizon=horizon(offers, count=recipe.rounds.count, done=done),
+        notes=learning.control.notes(),
+        view=offers,
+        # Nobody is ordered, so nobody is rented.
+        placement=placement if len(selection.pairs) else UNPLACED,
+    )
+    return Decision(replace(observed, view=view), selection, controls)
 
 
 def solved(
@@ -350,19 +339,3 @@ def horizon(offers: PlacementView | None, *, count: int, done: int) -> float:
         return float(most)
     mean = float(offers.edge_rent[offers.fits].mean())
     return float(min(most, done + offers.budget_micro / mean)) if mean > 0 else float(most)
-
-
-def at_edge(view: RoundView, placement: Placement, free_micro: int | None) -> RoundView:
-    """Return the view of the rented edge's pairs only; its clients are paid after the rent."""
-    assert placement.edge is not None
-    budget = view.edge_budget
-    if free_micro is not None:
-        budget = np.minimum(budget, free_micro - placement.rent_micro)
-    return replace(view.take(view.pair_edge == placement.edge), edge_budget=budget)
-
-
-def charged(placement: Placement, feedback: Feedback) -> Placement:
-    """Return the placement as its policy learns of it: with the rent that was paid."""
-    if placement.edge is None:
-        return placement
-    return replace(placement, rent_micro=feedback.rent_micro)

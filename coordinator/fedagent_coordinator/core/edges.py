@@ -271,8 +271,8 @@ class GlobalModels:
         if edge.model != self.digest:
             self._offer(edge, round_, now)
 
-    def serve(self, edge: EdgeSession, need: Need, now: float, *, link_idle: bool) -> bool:
-        """Send chunks that an edge asked for; return True with the last one of the model.
+    def serve(self, edge: EdgeSession, need: Need, now: float, *, link_idle: bool) -> None:
+        """Send chunks that an edge asked for.
 
         Raises:
             ChunkError: It asks for chunks that do not exist, or for something else.
@@ -289,14 +289,11 @@ class GlobalModels:
             raise ChunkError(f"asked for chunks beyond {layout.count}")
         sender = edge.senders.setdefault(need.digest, Sender(layout))
         sender.authorise(need.ranges, link_idle=link_idle)
-        last = False
         for _ in range(CHUNKS_AT_ONCE):
             if (index := sender.next()) is None:
                 break
             chunk = Chunk(run=self.run, digest=need.digest, index=index, data=b"")
             self.do(Send(edge.id, chunk, stored=True))
-            last |= index == layout.count - 1
-        return last and need.digest == self.digest
 
     def adopt(self, digest: str, round_: int, now: float) -> None:
         """Make this the global model after a round; offer it to those that lack it."""

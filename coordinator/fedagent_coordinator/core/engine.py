@@ -284,7 +284,7 @@ class Engine:
             run.indices.label_clients(names)
         edge.model = "" if foreign else status.model
         self._compare_lists(edge, status.crl)
-        more, edge.agents = status.agents > edge.agents, status.agents
+        edge.agents = status.agents
         had, edge.trouble = edge.trouble, safe_text(status.trouble, limit=200)
         if edge.trouble != had:
             edge.offered_at = None
@@ -294,8 +294,6 @@ class Engine:
             run.show(run.status)
         if foreign or changed or (had and not edge.trouble):
             self._greet(edge, changed, now)
-        elif isinstance(self.phase, Idle) and more:
-            self.phase.hurry(now)
         elif isinstance(self.phase, Observing):
             self.phase.caught_up(edge)
 
@@ -327,9 +325,7 @@ class Engine:
         edge = self.run.edges.by_id.get(received.sender)
         if edge is None or not self._ours(need.run):
             return
-        last = self.run.models.serve(edge, need, now, link_idle=received.link_idle)
-        if last and isinstance(self.phase, Observing):
-            self.phase.model_is_coming(now)
+        self.run.models.serve(edge, need, now, link_idle=received.link_idle)
 
     def _chunk(self, received: Received, chunk: Chunk, now: float) -> None:
         if isinstance(self.phase, Merging) and self._ours(chunk.run):

@@ -16,9 +16,6 @@ from .effects import CommitModel, Merge, Merged
 from .run import Phase, Run
 from .settings import milliseconds
 
-ATTEMPTS = 3
-"""Times that an edge model may arrive damaged before the merge goes on without it."""
-
 
 @dataclass(slots=True)
 class Pull:
@@ -27,7 +24,6 @@ class Pull:
     edge: str
     digest: str
     receiver: Receiver
-    attempts: int = 1
 
 
 class Merging(Phase):
@@ -95,18 +91,11 @@ class Merging(Phase):
         return self._advance(now)
 
     def model_finished(self, found: ModelFinished, now: float) -> Phase:
-        """Note whether a pulled model hashes to its name; a damaged one is pulled again."""
+        """Note whether a pulled model hashes to its name; else its edge is left out."""
         pull = self._pulls.get(found.digest)
-        if pull is None:
-            return self
-        if not found.refused:
-            del self._pulls[found.digest]
-        elif pull.attempts == ATTEMPTS:
+        if pull is not None and found.refused:
             self._lose(pull)
-        else:
-            pull.attempts += 1
-            pull.receiver = Receiver(pull.receiver.layout)
-            self._need(pull, now)
+        self._pulls.pop(found.digest, None)
         return self._advance(now)
 
     def merged(self, found: Merged, now: float) -> Phase:

@@ -47,6 +47,7 @@ class Ordered(Phase):
         opened_at: float,
         now: float,
         then: Callable[[float], Phase],
+        timing_ms: dict[str, float],
     ) -> None:
         super().__init__(run)
         self._then = then
@@ -60,10 +61,7 @@ class Ordered(Phase):
             opened_at=opened_at,
             ordered_at=now,
             parts=_parts_of(decision.observed.view, decision.selection, ready, now),
-            timing_ms={
-                "observe": milliseconds(now - opened_at),
-                "decide": milliseconds(decision.seconds),
-            },
+            timing_ms=timing_ms,
         )
 
     def begin(self, now: float) -> Phase:

@@ -15,7 +15,7 @@ from fedagent_protocol.columns import Columns
 from fedagent_protocol.messages import OpinionMode, RunEnded
 
 from .answers import Call
-from .decision import Decision
+from .decision import Decision, decide
 from .edges import EdgeSession
 from .effects import End, HeldOutEvaluated, RunClosed, Standardize
 from .evaluating import Evaluating, evaluated
@@ -24,6 +24,7 @@ from .observation import Observation, Observed, merge_observations
 from .ordered import Ordered
 from .readiness import BUDGET, EDGES, RENTS, STATISTICS
 from .run import Phase, Run
+from .settings import milliseconds
 
 REOPEN_S = 0.25
 FAREWELL_S = 0.3
@@ -140,13 +141,9 @@ class Idle(Phase):
         return None if self._until is None else max(self._until, self.run.not_before)
 
     def greet(self, edge: EdgeSession, now: float) -> Phase:  # noqa: ARG002
-        """Ask at the next tick."""
-        self.hurry(now)
-        return self
-
-    def hurry(self, now: float) -> None:
         """Ask as soon as the schedule lets us."""
         self._until = now
+        return self
 
 
 class Ended(Phase):
@@ -240,10 +237,6 @@ class Observing(Phase):
         self.run.ask_columns(edge)
         return self
 
-    def model_is_coming(self, now: float) -> None:
-        """Ask soon: an edge will hold the model in a moment."""
-        self._reopen_at = min(self._reopen_at, now + 0.01)
-
     def caught_up(self, edge: EdgeSession) -> None:
         """Ask an edge again that has got the model it lacked when it answered."""
         outdated = edge.id in self.answers and not self._ready(edge)
@@ -303,15 +296,26 @@ class Observing(Phase):
             if (preparing := prepare(run, now)) is not None:
                 readiness.solvent()
                 return preparing
-            decision = run.decider.decide(
-                observed, ready, live, free_micro=free_micro, done=run.rounds_done
+            began = run.clock()
+            decision = decide(
+                run.learning,
+                run.settings,
+                observed,
+                ready,
+                live,
+                free_micro=free_micro,
+                done=run.rounds_done,
             )
             if isinstance(decision, Decision):
                 readiness.solvent()
                 run.waiting.over()
                 run.not_before = self.opened_at + run.settings.recipe.rounds.every_s
+                timing_ms = {
+                    "observe": milliseconds(now - self.opened_at),
+                    "decide": milliseconds(run.clock() - began),
+                }
                 then = partial(after_round, run)
-                return Ordered(run, decision, ready, self.opened_at, now, then)
+                return Ordered(run, decision, ready, self.opened_at, now, then, timing_ms)
             missing = decision
         if missing != BUDGET:
             readiness.solvent()

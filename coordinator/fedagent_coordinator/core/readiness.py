@@ -46,27 +46,23 @@ STATISTICS = "statistics"
 class NeedsUnmetError(PolicyError):
     """Raised when a policy reads what is not known in a live run."""
 
+    template = "policy {policy!r} needs {what}"
+
     def __init__(self, policy: str, missing: Collection[str], reported: Collection[str]) -> None:
         super().__init__(policy, missing, reported)
-        self.policy = policy
-        self.missing = tuple(sorted(missing))
-        self.reported = tuple(sorted(reported))
+        self.policy, self.reported = policy, tuple(sorted(reported))
         modes = {OPINIONS: "report", VOLUNTEERS: "peers"}
-        mode = next((mode for need, mode in modes.items() if need in self.missing), "")
-        aside = TRUTH in self.missing or not mode
-        self.hint = "choose another policy" if aside else f'set opinions.mode = "{mode}"'
-
-    @property
-    def sentence(self) -> str:
-        """What is wrong, without the hint."""
-        if TRUTH in self.missing:
+        uncollected = [need for need in modes if need in missing]
+        self.hint = "choose another policy"
+        if TRUTH in missing:
             what = "the outcome of a round before it is played, which only the testbed knows"
-        elif asked := [need for need in (OPINIONS, VOLUNTEERS) if need in self.missing]:
-            what = f"{asked[0]}, which this run does not collect"
+        elif uncollected:
+            what = f"{uncollected[0]}, which this run does not collect"
+            self.hint = f'set opinions.mode = "{modes[uncollected[0]]}"'
         else:
-            reported = ", ".join(self.reported) or "no features yet"
-            what = f"{', '.join(self.missing)}, which no agent reports (agents report: {reported})"
-        return f"policy {self.policy!r} needs {what}"
+            known = ", ".join(self.reported) or "no features yet"
+            what = f"{', '.join(sorted(missing))}, which no agent reports (agents report: {known})"
+        self.what = what
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from fedagent_protocol.signed import Vouching
 
 from . import effects as fx
 from .answers import EvaluationPlan
-from .decision import Decider, Learning
+from .decision import Learning
 from .edges import EdgeSession, EdgeTable, GlobalModels, Indices, Members
 from .observation import SignedTerms, known_starts
 from .outcomes import PaidWork
@@ -121,7 +121,7 @@ class Run:
         self.rounds_done, self.spent_micro = progress.rounds_done, progress.spent_micro
         late_rounds = recipe.aggregation.late_rounds
         self.paid_work = PaidWork(late_rounds, set(progress.paid_work), Counter(progress.updates))
-        self.decider = Decider(settings, learning, clock)
+        self.learning, self.clock = learning, clock
         resumed, needs = progress.rounds_done > 0, learning.policy.needs - NOT_FEATURES
         self.readiness = Readiness(settings, needs, resumed=resumed)
         self.evaluations = EvaluationPlan(settings, progress.evaluations)
