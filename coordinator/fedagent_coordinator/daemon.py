@@ -40,8 +40,6 @@ NOTHING_LEARNT = (
     "NOTHING WAS LEARNT: none of the %d rounds used an update, so the model is still the "
     "initial one; `fedagent status --rounds 20` shows why"
 )
-LONG_BACKOFF_S = 1.0
-"""A client that is left out for so long has declined several times in a row."""
 _REVOKE = "if you do not trust the edge, revoke it: `fedagent devices revoke`"
 _UNSIGNED = f"of {{agents}} agents without their signatures: these are ignored; {_REVOKE}"
 SUSPICIOUS = {
@@ -257,11 +255,10 @@ def route(site: str, coordinator: str, send: Send) -> tuple[str, str]:
 def level_of(name: str, fields: Mapping[str, object]) -> int:
     """Return how loud an event is: what costs the run its rounds is a warning."""
     loud = (
-        name in {"edge_lost", "suspicious", "warning"}
+        name in {"edge_lost", "suspicious"}
         or (name == "round" and not fields["used"])
         or (name == "waiting" and fields["reason"] == DECLINED)
         or (name == "opinions" and not fields.get("answered", fields.get("volunteers")))
-        or (name == "declined" and float(str(fields["seconds"])) >= LONG_BACKOFF_S)
     )
     return logging.WARNING if loud else logging.INFO
 
@@ -276,26 +273,12 @@ def words_of(name: str, fields: Mapping[str, object]) -> str:
     if name == "suspicious":
         what = SUSPICIOUS[str(fields["what"])].format(**fields)
         return f"edge {fields['name'] or fields['edge']} reports {what}"
-    if name == "warning":
-        return f"samples {fields['reason']} (agents {_joined(fields['agents'])})"
-    shown = dict(fields) | _missing(fields.get("missing"))
+    shown = dict(fields)
+    if isinstance(missing := fields.get("missing"), dict):
+        # Why opinions are missing: `3 unsigned, 1 gone`.
+        shown["missing"] = ", ".join(f"{count} {reason}" for reason, count in missing.items())
     return f"{name}: " + " ".join(
         f"{key}={value}"
         for key, value in shown.items()
-        if value not in ("", None) and not _long(value)
+        if value not in ("", None) and not (isinstance(value, dict | list) and value)
     )
-
-
-def _missing(reasons: object) -> dict[str, str]:
-    """Return why opinions are missing as text: `3 unsigned, 1 gone`."""
-    if not isinstance(reasons, dict):
-        return {}
-    return {"missing": ", ".join(f"{count} {reason}" for reason, count in reasons.items())}
-
-
-def _joined(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else ""
-
-
-def _long(value: object) -> bool:
-    return isinstance(value, dict | list) and bool(value)

@@ -83,8 +83,7 @@ class Metrics(Collector):
                 self._spent.set(_number(fields["total_spent_micro"]) / 1e6)
         elif name == "receipt":
             self._updates.labels(str(fields["status"])).inc()
-        elif name == "ordered" or (name == "declined" and "seconds" not in fields):
-            # With seconds it is a pause of the coordinator's.
+        elif name in {"ordered", "declined"}:
             self._updates.labels(name).inc()
         elif kind in self._here and how in {"joined", "lost"}:
             here, who = self._here[kind], str(fields.get(kind, ""))

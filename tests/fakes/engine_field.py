@@ -331,15 +331,3 @@ def toy_edges(edges: int = 1, agents: int = 3) -> list[ToyEdge]:
         )
         for e in range(edges)
     ]
-
-
-def mute_when_ordered(edge: ToyEdge, round_: int) -> None:
-    """Let an edge fall silent when it gets the order of a round."""
-    original = edge.receive
-
-    def receive(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
-        if isinstance(message, m.RoundOrder) and message.round == round_:
-            edge.mute = True
-        return original(message, now)
-
-    edge.receive = receive  # type: ignore[method-assign]

@@ -37,7 +37,6 @@ def told() -> Metrics:
         Emit("model", {"round": 3, "digest": "d", "accuracy": 0.9, "spiteful": 1.0}),
         Emit("receipt", {"status": "late"}),
         Emit("declined", {"reason": "x"}),
-        Emit("declined", {"agents": ["x"], "seconds": 4.0}),
     ):
         metrics.note(event)
     return metrics

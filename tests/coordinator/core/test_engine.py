@@ -284,3 +284,14 @@ def test_an_edge_that_invents_agents_fills_no_table(monkeypatch: pytest.MonkeyPa
     assert len(indices.client_of) <= 2 * 5
     assert [e.fields["what"] for e in field.events if e.name == "suspicious"] == ["crowded"]
     assert field.engine.counters["no_index"] >= 35
+
+
+def test_a_run_without_an_end_goes_on_until_its_budget_is_spent() -> None:
+    field = Field(toy_edges(), settings(count=0, every_s=1.0, merge_every=2))
+    field.run(until=40.0)
+    assert field.end == ""
+    assert 30 < len(field.settled) <= 41
+    poor = Field(toy_edges(), settings(count=0, total_micro=30_000_000, merge_every=2))
+    poor.run()
+    assert poor.end == "budget"
+    assert len(poor.settled) == 10
