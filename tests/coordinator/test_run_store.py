@@ -17,37 +17,9 @@ from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.phases import Idle
 from fedagent_coordinator.errors import RunConflictError
 from fedagent_coordinator.runs import RunFinishedError
-from fedagent_node.blobs import BlobStore
 from fedagent_protocol import messages as m
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.toy_edge import ToyEdge, arrived
-
-# --- The coordinator dies at every crash point and goes on
-
-
-ONCE = ["ending", "reported-result", "end.before-commit", "end.committed"]
-POINTS = [
-    "decided",
-    "reserve.entries",
-    "reserve.before-commit",
-    "reserve.committed",
-    "reserve.marked",
-    "reserved",
-    "orders.half",
-    "reported",
-    "settling",
-    "settle.half",
-    "settle.before-commit",
-    "settle.committed",
-    "settle.marked",
-    "settled",
-    "learnt",
-    "merged",
-    "model.before-commit",
-    "model.committed",
-    "committed",
-    *ONCE,
-]
 
 
 def check_history(site: Site, rounds: int) -> None:
@@ -105,31 +77,6 @@ def test_a_run_from_its_begin_to_its_report(tmp_path: Path) -> None:
     check_history(site, 4)
 
 
-@pytest.mark.parametrize(
-    ("point", "hit", "edges"),
-    [(p, 1 if p in ONCE else 2, 1 + (at >= 9)) for at, p in enumerate(POINTS)],
-)
-def test_a_kill_at_every_point(tmp_path: Path, point: str, hit: int, edges: int) -> None:
-    given = recipe("policy.name=cocs") if hit == 2 else recipe()
-    site = Site(tmp_path, given, toy_edges(given, edges), kill_at=point, kill_hit=hit)
-    try:
-        site.run()
-    except RunFinishedError:
-        # It died after the end was written: the next start says so.
-        assert point == "end.committed"
-    assert site.kills == 1
-    check_history(site, 4)
-    if point != "end.committed":
-        assert site.done == "rounds"
-    if (hit, edges) == (2, 1) and point in {"reserved", "orders.half", "reported", "settling"}:
-        with Store(tmp_path) as store:
-            rows = store.read.rounds(store.read.run().run_id)
-        # What was in flight is voided once, and a report of it that comes late has expired.
-        assert [row.round for row in rows if row.state == "void"] == [2]
-        if point == "reported":
-            assert (2, True) in site.edges[0].receipts
-
-
 def skip_each(site: Site, edge: ToyEdge, every: int) -> None:
     """Let an edge claim each round whose number is a multiple, so that it is skipped."""
 
@@ -163,7 +110,7 @@ def test_an_edge_that_claims_rounds_keeps_no_snapshot_out_of_the_books(
         check_policy(site, store, run)
 
 
-@pytest.mark.parametrize("point", ["", "snapshot", "prune.dropped", "prune.committed", "pruned"])
+@pytest.mark.parametrize("point", ["", "prune.dropped", "pruned"])
 def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -186,16 +133,6 @@ def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
         assert store.read.claim_gaps(run) is not None
         policy = Learning(policies.create("cocs", **site.recipe.policy.params))
         store.restore(run, policy)
-
-
-@pytest.mark.parametrize("point", ["", "committed"])
-def test_no_model_stays_that_is_neither_new_nor_best(tmp_path: Path, point: str) -> None:
-    given = recipe("rounds.count=20")
-    site = Site(tmp_path, given, toy_edges(given), kill_at=point, kill_hit=17)
-    site.run()
-    site.close()
-    with Store(tmp_path) as store:
-        assert set(BlobStore(tmp_path / "models").digests()) <= store.read.models.to_keep()
 
 
 def test_edges_go_on_from_what_the_books_know_of_them(tmp_path: Path) -> None:
@@ -279,15 +216,6 @@ def test_what_was_learnt_is_read_back(tmp_path: Path) -> None:
     until_round(site, 3)
     before = lived(site)
     assert len(before) == 2
-    assert read_back(site) == before
-
-
-def test_the_limit_of_a_round_holds_after_a_restart(tmp_path: Path) -> None:
-    given = recipe(*SETS, "limits.max_samples=4")
-    site = Site(tmp_path, given, toy_edges(given))
-    until_round(site, 2)
-    before = lived(site)
-    assert before["edge-0"][1] == 2 * 3 * 4
     assert read_back(site) == before
 
 

@@ -7,19 +7,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.core.effects import WordRenewed
-from fedagent_coordinator.daemon import Daemon
 from fedagent_coordinator.site.folder import open_site, renew_own
 from fedagent_coordinator.site.revocation import renewed
 from fedagent_coordinator.site.word import CLAIM_S, SiteWord, keep_word, own_certificate
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site import CERT_FILE, FOLDER
 from fedagent_protocol.signed import Assigning, task_of_run, verify
-from tests.fakes.links import eventually
 from tests.fakes.voices import identity
-
-from .test_daemon import write_recipe
 
 if TYPE_CHECKING:
     from fedagent_node.shell import Shell
@@ -131,41 +126,11 @@ def renewals(folder: Path, day: Day, patch: pytest.MonkeyPatch) -> list[float]:
     return shell.renewed_at
 
 
-@pytest.mark.parametrize("ahead", [8 * 86_400.0, -8 * 86_400.0, 3600.0])
+@pytest.mark.parametrize("ahead", [8 * 86_400.0, -3600.0])
 def test_a_clock_that_is_set_has_the_word_signed_anew_within_minutes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
     first, *others = renewals(tmp_path, Day(set_at=600.0, ahead=ahead), monkeypatch)
     assert 600.0 <= first <= 900.0
     assert len(others) == 2, "then once a day"
-
-
-def test_while_nobody_sets_the_clock_the_word_is_signed_once_a_day(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     assert len(renewals(tmp_path, Day(set_at=0.0, ahead=5.0), monkeypatch)) == 2
-
-
-async def test_on_loopback_the_word_is_renewed_too(tmp_path: Path) -> None:
-    """A site may be founded before: devices of its edges ask for the word on any broker."""
-    open_site(tmp_path / "data", "default")
-    config = CoordinatorConfig(
-        data_dir=str(tmp_path / "data"),
-        recipe=str(write_recipe(tmp_path)),
-        broker="embedded",
-        discovery="off",
-        no_web=True,
-        linger_s=0.0,
-    )
-    daemon = Daemon(config)
-    running = asyncio.create_task(daemon.run())
-    try:
-        await eventually(lambda: running.done() or "linger" in names_of_tasks())
-        assert "word-on-task" in names_of_tasks()
-    finally:
-        daemon._shell.stop.set()
-        await running
-
-
-def names_of_tasks() -> set[str]:
-    return {task.get_name() for task in asyncio.all_tasks()}

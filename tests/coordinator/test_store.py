@@ -113,32 +113,6 @@ def test_a_run_without_a_limit_is_granted_what_it_reserves(tmp_path: Path) -> No
     assert (balance.settled_micro, balance.reserved_micro) == (100, 400)
 
 
-def test_rounds_only_go_forward(store: Store, run: str) -> None:
-    store.reserve(run, small_plan(small_view(3, [1])), policy="random")
-    for number in (3, 2):
-        with pytest.raises(LedgerError, match="does not come after the last"):
-            store.reserve(run, small_plan(small_view(number, [1])), policy="random")
-    assert store.read.progress(run).next_round == 4
-
-
-def test_an_empty_round_is_a_round(store: Store, run: str) -> None:
-    plan = small_plan(small_view(1, [5, 5]), [])
-    store.reserve(run, plan, policy="random")
-    assert store.settle(run, small_result(plan, ()))
-    assert store.read.round_state(run, 1) == "done"
-    assert store.read.ledger.verify().balanced
-
-
-def test_free_clients_are_reserved_and_settled_like_others(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store, total_micro=0)
-        plan = small_plan(small_view(1, [0, 0], budgets=[0]))
-        store.reserve(run.run_id, plan, policy="random")
-        assert store.settle(run.run_id, small_result(plan, {0, 1}))
-        assert [row.kind for row in store.read.ledger.show()] == ["settle"] * 2 + ["reserve"] * 2
-        assert store.read.ledger.verify().balanced
-
-
 def test_outcomes_must_be_those_of_the_reservations(store: Store, run: str) -> None:
     view = small_view(1, [1, 2, 3])
     store.reserve(run, small_plan(view, [0, 1]), policy="random")
@@ -162,7 +136,7 @@ def test_unavailable_or_unknown_clients_cannot_be_reserved(tmp_path: Path) -> No
         assert store.read.ledger.verify().balanced
 
 
-@pytest.mark.parametrize("amount", [-1, 1.5, float("nan"), "5", True, 2**63 - 1])
+@pytest.mark.parametrize("amount", [-1, 1.5, True, 2**63 - 1])
 def test_only_whole_micro_credits_are_granted(tmp_path: Path, amount: int) -> None:
     with Store(tmp_path) as store:
         with pytest.raises(LedgerError, match="micro-credits in range"):
@@ -202,14 +176,6 @@ def test_runs_are_found_resumed_and_ended(store: Store, run: str) -> None:
         store.reserve(run, small_plan(small_view(2, [1])), policy="random")
     assert store.read.run(run[:8]).end_reason == "stopped"
     assert store.read.ledger.verify().balanced
-
-
-def test_a_new_run_can_replace_the_open_one(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        first = begun(store)
-        second = store.begin_run(recipe_digest="e" * 64, recipe="", seed=1, total_micro=5)
-        assert store.read.open_run() == second
-        assert store.read.run(first.run_id).ended_ms is not None
 
 
 def test_indices_stay_over_restarts(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fedagent_node.site.credentials import (
 from fedagent_node.site.enrolling import renew
 from fedagent_node.site.join_client import Admitted, ask
 from fedagent_node.site.reading import read_crl
-from tests.coordinator.test_join_service import Field, on_a_site
+from tests.coordinator.test_join_service import Field, serving
 
 
 async def member(made: Field, *, days: float = 30.0) -> Path:
@@ -32,8 +32,8 @@ async def member(made: Field, *, days: float = 30.0) -> Path:
     return folder
 
 
-def test_an_expired_certificate_is_renewed_and_the_key_stays(tmp_path: Path) -> None:
-    async def test(made: Field) -> None:
+async def test_an_expired_certificate_is_renewed_and_the_key_stays(tmp_path: Path) -> None:
+    async with serving(tmp_path) as made:
         folder = await member(made)
         key = (folder / "site" / "key.pem").read_bytes()
         made.now += 90 * 86_400
@@ -45,11 +45,9 @@ def test_an_expired_certificate_is_renewed_and_the_key_stays(tmp_path: Path) -> 
         assert told is not None
         assert told.name == "kitchen"
 
-    on_a_site(test, tmp_path)
 
-
-def test_who_may_not_renew_keeps_what_it_has_and_is_told_why(tmp_path: Path) -> None:
-    async def test(made: Field) -> None:
+async def test_who_may_not_renew_keeps_what_it_has_and_is_told_why(tmp_path: Path) -> None:
+    async with serving(tmp_path) as made:
         folder = await member(made)
         before = load_credentials(folder)
         identity = made.device().identity
@@ -64,11 +62,9 @@ def test_who_may_not_renew_keeps_what_it_has_and_is_told_why(tmp_path: Path) -> 
             await renew(folder, identity)
         assert load_credentials(folder) == before
 
-    on_a_site(test, tmp_path)
 
-
-def test_the_list_of_the_revoked_is_there_before_a_broker_starts(tmp_path: Path) -> None:
-    async def test(made: Field) -> None:
+async def test_the_list_of_the_revoked_is_there_before_a_broker_starts(tmp_path: Path) -> None:
+    async with serving(tmp_path) as made:
         folder = await member(made)
         crl = folder / "site" / "crl.pem"
         assert not crl.exists()
@@ -78,5 +74,3 @@ def test_the_list_of_the_revoked_is_there_before_a_broker_starts(tmp_path: Path)
         store_crl(folder, newer)
         await renew(folder, made.device().identity)
         assert crl.read_bytes() == newer
-
-    on_a_site(test, tmp_path)

@@ -52,31 +52,14 @@ class SiteWord(Vouching):
         return self._signed(made.statement(self._site))
 
 
-class WordAge:
-    """How old the word is, and whether the clock that dated it has been set since.
-
-    `wall` is in seconds since 1970; `steady` is of a clock that nobody sets.
-    """
-
-    def __init__(self, wall: float, steady: float) -> None:
-        self._wall, self._steady = wall, steady
-
-    def renew(self, wall: float, steady: float) -> bool:
-        """Return whether the word is to be signed anew; it then counts as signed now."""
-        passed = steady - self._steady
-        jump = (wall - self._wall) - passed
-        if passed < WORD_S and abs(jump) <= JUMP_S:
-            return False
-        self._wall, self._steady = wall, steady
-        return True
-
-
 async def keep_word(shell: Shell) -> None:
     """Have the word on the task signed anew before the last one ends, also by a clock set since."""
-    age = WordAge(time.time(), time.monotonic())
+    wall, steady = time.time(), time.monotonic()
     while True:
         await asyncio.sleep(LOOK_S)
-        if age.renew(time.time(), time.monotonic()):
+        passed = time.monotonic() - steady
+        if passed >= WORD_S or abs(time.time() - wall - passed) > JUMP_S:
+            wall, steady = time.time(), time.monotonic()
             shell.receive(WordRenewed())
 
 
