@@ -3,8 +3,7 @@
 import pytest
 
 import fedagent
-from fedagent import Run
-from fedagent.errors import MissingError
+from fedagent import MissingError, Run
 from fedagent.run_data import Columns
 from fedagent_cli import extras
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedagent_agent.learners.user import trainer
+    from fedagent_cli.errors import CliError, DemoError, MissingError, UsageError
+    from fedagent_protocol.errors import FedagentError
 
     from . import testbed
     from .deal import load_data
-    from .errors import CliError, DemoError, FedagentError, MissingError, UsageError
     from .local import Run, run_local
     from .model import Model, load_model
     from .run_data import Columns, RunData, read
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
     __version__: str
 
 _AT = {
-    "CliError": ".errors",
+    "CliError": "fedagent_cli.errors",
     "Columns": ".run_data",
-    "DemoError": ".errors",
-    "FedagentError": ".errors",
-    "MissingError": ".errors",
+    "DemoError": "fedagent_cli.errors",
+    "FedagentError": "fedagent_protocol.errors",
+    "MissingError": "fedagent_cli.errors",
     "Model": ".model",
     "Run": ".local",
     "RunData": ".run_data",
     "Task": ".task",
-    "UsageError": ".errors",
+    "UsageError": "fedagent_cli.errors",
     "load_data": ".deal",
     "load_model": ".model",
     "read": ".run_data",

@@ -1,25 +1,31 @@
 """`fedagent status`: one run in a few lines; its rounds, every run, and its live page."""
 
+import socket
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
-from fedagent_cli import options
+from fedagent_cli import options, places
 from fedagent_cli.command_line import Number
-from fedagent_cli.errors import UsageError
+from fedagent_cli.errors import NoRunError, UsageError
+from fedagent_cli.extras import draw_qr
 from fedagent_cli.output import credits_text, echo, emit, number_text, rounds_text, table
 from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RoundRow
+from fedagent_coordinator.picture.status_files import read_page
 from fedagent_coordinator.picture.summary import RunSummary, summarize
+from fedagent_node.data_dir import holder_of
 
 from .look import look_at, print_reasons
-from .page import show_page
 from .runs import columns, is_running, open_run
 from .watching import watch_run
 
+_CONNECT_S = 2.0
 MAX_NAMED = 5
 """Agents that decline, a line each."""
 
@@ -69,7 +75,7 @@ def status(
     elif every:
         _show_runs(data_dir, as_json=as_json)
     elif page:
-        show_page(data_dir, as_json=as_json)
+        _show_page(data_dir, as_json=as_json)
     else:
         with open_run(Queries, data_dir, run) as (reader, chosen):
             look = look_at(reader, chosen)
@@ -154,3 +160,36 @@ def _good(run: RunSummary) -> str:
 
 def _when(at_ms: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_ms / 1000))
+
+
+def _show_page(data_dir: Path | None, *, as_json: bool) -> None:
+    """Print the link to the live page, with the token that opens it, and draw its QR code."""
+    folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
+    found = read_page(folder)
+    if found is None or not found.url or not _serves(folder, found.url):
+        raise NoRunError(
+            f"no running coordinator of {folder} serves a live page",
+            "start it (`fedagent coordinator start`, without --no-web), or give --data-dir",
+        )
+    if as_json:
+        emit({"url": found.url, "link": found.link, "fingerprint": found.fingerprint})
+        return
+    if sys.stdout.isatty():
+        draw_qr(found.link)
+    echo(found.link)
+    if found.fingerprint:
+        echo(
+            "its certificate is self-signed; compare it in the browser: SHA-256 "
+            f"{found.fingerprint}"
+        )
+
+
+def _serves(folder: Path, url: str) -> bool:
+    """Return whether a coordinator holds the folder, and its page's address answers."""
+    place = urlsplit(url)
+    try:
+        socket.create_connection((str(place.hostname), place.port or 0), _CONNECT_S).close()
+    except OSError:
+        return False
+    # Another program may have the port by now: it gets no token.
+    return holder_of(folder) is not None

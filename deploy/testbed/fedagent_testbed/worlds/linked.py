@@ -12,8 +12,7 @@ from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.traces import read_links, read_rtt, recorded
 
 from .base import NEVER, Times, outcome, spawned_rng
-from .failures import Failed, Failures
-from .population import Population
+from .population import Failed, Failures, Population
 
 _MISSING = (1 << 20) + 6
 ROUND_S = 10.0
