@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from fedagent_agent.core.effects import Subscribed, SubscribeModel
+from fedagent_agent.core.effects import EdgesFound, Subscribed, SubscribeModel
 from fedagent_agent.trainer.frames import Train
 from fedagent_node.data_dir import Identity
+from fedagent_node.effects import LinkDown
 from fedagent_protocol import messages as m
 from fedagent_protocol.signed import WorkClaim, is_claim
-from tests.fakes.hand_edge import EDGE, REAL, RUN, HandEdge, digest_of, joined, model_of
+from tests.fakes.hand_edge import EDGE, LINK, REAL, RUN, HandEdge, digest_of, joined, model_of
 from tests.fakes.voices import identity
 
 PIECE = 64 * 1024
@@ -100,6 +101,17 @@ def test_an_upload_goes_on_under_a_claim_of_the_round_that_pays(
     assert [c.index for c in edge.said(m.Chunk)] == [2, 3]
     edge.receipt(offer)
     assert not edge.core.uploads.by_key
+
+
+def test_an_update_hurries_the_link_only_while_its_edge_is_in_sight(edge: HandEdge) -> None:
+    uploading(edge)
+    edge.take(LinkDown(LINK))
+    assert edge.core.urgent(), "it may be back at once"
+    edge.later(60.0)
+    assert edge.events("edge_lost")
+    assert not edge.core.urgent(), "it may never return"
+    edge.take(EdgesFound(LINK, (EDGE,)))
+    assert edge.core.urgent()
 
 
 def test_it_goes_on_after_a_restart(edge: HandEdge) -> None:

@@ -167,6 +167,10 @@ class Sessions(dict[str, Session]):
         session = self.get(edge)
         return session if session is not None and session.state is SessionState.OPEN else None
 
+    def in_sight(self, edge: str) -> bool:
+        """Return whether an edge has a session, also one that is cut, or an advert names it."""
+        return edge in self or any(edge in edges for edges in self._found.values())
+
     def to_open(self, effects: list[Effect]) -> list[Effect]:
         """Leave out what no open session would take: neighbours repeat themselves."""
         return [one for one in effects if not isinstance(one, Send) or self.open(one.to)]

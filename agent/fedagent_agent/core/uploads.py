@@ -201,8 +201,9 @@ class Uploads:
 
     @property
     def urgent(self) -> bool:
-        """Whether an update waits for its edge: one that is paused does not."""
-        return any(not upload.paused for upload in self.by_key.values())
+        """Whether an update waits for an edge in sight: one that is paused does not."""
+        waiting = (key.edge for key, upload in self.by_key.items() if not upload.paused)
+        return any(self._sessions.in_sight(edge) for edge in waiting)
 
     def _offer(self, upload: Upload, now: float) -> list[Effect]:
         edge = upload.update.key.edge
