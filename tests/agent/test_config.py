@@ -5,8 +5,6 @@ import json
 import pytest
 
 from fedagent_agent.config import AgentConfig
-from fedagent_agent.core.device import PriceSettings
-from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_node.settings import SettingError
 
 
@@ -38,16 +36,3 @@ def test_a_setting_that_cannot_work_is_refused_by_its_key(
         load(**change)
     assert caught.value.key == key
     assert caught.value.hint
-
-
-def test_work_has_the_documented_price() -> None:
-    assert load().price == PriceSettings(base=0.1, per_compute=0.2)
-    assert load(price={"base": 0}).price == PriceSettings(base=0, per_compute=0.2)
-
-
-def test_the_owner_grants_anything_unless_a_limit_is_set() -> None:
-    assert load().privacy == PrivacySettings()
-    asked = {"total_epsilon": 0, "lifetime_epsilon": 5, "declared_only": True}
-    assert load(privacy=asked).privacy == PrivacySettings(
-        total_epsilon=0.0, lifetime_epsilon=5.0, declared_only=True
-    )

@@ -1,7 +1,5 @@
 """What a device says of itself: free compute, availability, and its price."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,9 +55,6 @@ def test_the_load_is_smoothed() -> None:
     context.read(5.0)
     # A full burst of five seconds moves it by five thirtieths only.
     assert context.read(10.0).compute == pytest.approx(4 * (1 - 5 / 30), abs=1e-3)
-
-
-_listeners: list[list[tuple[str, tuple[Any, ...]]]] = []
 
 
 @given(

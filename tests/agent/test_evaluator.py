@@ -10,9 +10,8 @@ from msgspec import structs
 from fedagent_agent import books
 from fedagent_agent.core.device import Readings
 from fedagent_agent.core.opinions import PrivacySettings
-from fedagent_agent.peers.core.selection import PeerSelection
 from fedagent_agent.trainer.frames import Evaluate, Train
-from fedagent_node.effects import Effect, Send
+from fedagent_node.effects import Send
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.signed import Asked, is_claim
@@ -137,36 +136,6 @@ def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) ->
 # ------------------------------------------------------------------ who is told
 
 
-class Neighbourhood(PeerSelection):
-    """Peers that remember what they were begun with."""
-
-    def __init__(self, edge: HandEdge) -> None:
-        super().__init__(edge.core.counters)
-        self.begun: list[tuple[int, str, float | None]] = []
-        edge.core.evaluator.peers = self
-
-    def begin(
-        self, call: m.OpinionCall, edge: str, opinion: float | None, now: float
-    ) -> list[Effect]:
-        self.begun.append((call.round, edge, opinion))
-        return []
-
-
-def test_peers_get_the_opinion_and_no_edge_does(tmp_path: Path) -> None:
-    edge = with_opinions(tmp_path, mode="peers")
-    edge.evaluate(asked(edge, 7, mode=PEERS), 0.5)
-    assert edge.core.counters["peers_unsupported"] == 1
-    edge.restart(EDGE, OTHER)
-    peers = Neighbourhood(edge)
-    edge.evaluate(asked(edge, 1, mode=PEERS), 0.625)
-    edge.call(1, MODEL, mode=PEERS, edge=OTHER)
-    edge.call(1, MODEL)
-    edge.evaluate(asked(edge, 2, mode=PEERS), samples=0)
-    assert peers.begun == [(1, EDGE, 0.625), (1, OTHER, 0.625), (2, EDGE, None)]
-    assert edge.said(m.Opinion) == []
-    assert edge.core.counters["opinion_of_another"] == 1
-
-
 @pytest.mark.parametrize(
     ("said", "called"), [("peers", "report"), ("report", "peers"), ("off", "report")]
 )
@@ -174,12 +143,9 @@ def test_an_edge_gets_no_other_opinion_than_the_task_has(
     tmp_path: Path, said: str, called: str
 ) -> None:
     edge = with_opinions(tmp_path, mode=said)
-    peers = Neighbourhood(edge)
     edge.serve(edge.call(1, MODEL, mode=m.OpinionMode(called)), MODEL)
     assert not edge.jobs(Evaluate)
     assert all(opinion.samples == 0 for opinion in edge.said(m.Opinion))
-    assert all(opinion is None for _, _, opinion in peers.begun)
-    assert len(edge.said(m.Opinion)) + len(peers.begun) == 1
 
 
 # --------------------------------------------------------------------- privacy

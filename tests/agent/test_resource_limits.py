@@ -52,10 +52,9 @@ def test_an_abort_in_mid_training_withdraws_the_order_once(edge: HandEdge) -> No
     assert not Path(job.out).exists()
 
 
-@pytest.mark.parametrize("agents", [3])
-def test_an_abort_in_mid_round_voids_the_reservation_once(tmp_path: Path, agents: int) -> None:
+def test_an_abort_in_mid_round_voids_the_reservation_once(tmp_path: Path) -> None:
     """The three roles in virtual time, on a real ledger (RELIABILITY D7)."""
-    world = VirtualFederation(tmp_path, parse_recipe(RECIPE), seed=3, agents=agents, train_s=1.0)
+    world = VirtualFederation(tmp_path, parse_recipe(RECIPE), seed=3, agents=3, train_s=1.0)
     node, agent = world.nodes["agent-0"], world.agents["agent-0"]
     aborted: list[int] = []
 
@@ -99,24 +98,10 @@ def test_the_smaller_of_both_load_limits_counts(
 
 
 def test_what_the_trainer_did_is_offered(edge: HandEdge) -> None:
-    stats = TrainStats(
-        num_samples=7,
-        iterations=3,
-        seconds_per_iteration=0.01,
-        arrivals=500,
-        loss=0.25,
-        steps=50,
-        limited=True,
-    )
+    stats = TrainStats(num_samples=7, iterations=3, arrivals=500, steps=50, limited=True)
     edge.train(edge.jobs(Train)[0], b"an update", stats, train_s=1.2999)
     (offer,) = edge.said(UpdateOffer)
-    assert (
-        offer.stats.steps,
-        offer.stats.iterations,
-        offer.stats.train_ms,
-        offer.stats.limited,
-    ) == (50, 3, 1300, True)
-    assert edge.core.counters["load_limited"] == 1
+    assert (offer.stats.steps, offer.stats.train_ms, offer.stats.limited) == (50, 1300, True)
     # What had gathered before the first training is no measure of arrivals.
     assert "arrivals_per_step" not in features(edge)
     edge.now += 10
@@ -126,6 +111,3 @@ def test_what_the_trainer_did_is_offered(edge: HandEdge) -> None:
     assert context is not None
     assert context.features["arrivals_per_step"] == 10
     assert context.features["arrivals_per_s"] == 50
-
-
-# -------------------------------------------------------- memory, cold, reports

@@ -17,6 +17,7 @@ from fedagent_agent.streams.spec import StreamError
     [
         ("csv:{0}/nope.csv", "csv: .*/nope.csv: there is no such file; check the path"),
         ("csv:{0}/thin.csv", "csv: .*/thin.csv: has one column only"),
+        ("csv:{0}/open.csv", "no complete line"),
         ("replay:{0}/nope.npz", "no such file"),
         ("replay:{0}/empty.npz", "empty.npz is empty; put samples into it"),
         ("replay:{0}/empty.npz,labels=1", "empty.npz is empty; put samples into it"),
@@ -27,6 +28,7 @@ from fedagent_agent.streams.spec import StreamError
 )
 def test_what_is_not_there_is_found(tmp_path: Path, stream: str, words: str) -> None:
     (tmp_path / "there.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "open.csv").write_text("x,y")
     (tmp_path / "thin.csv").write_text("y\n1\n")
     np.savez(tmp_path / "empty.npz", x=np.zeros((0, 4), np.float32), y=np.zeros(0, np.int64))
     with pytest.raises(StreamError, match=words):

@@ -36,18 +36,6 @@ def reasons(edge: HandEdge) -> list[tuple[int, m.DeclineReason]]:
     return [(decline.round, decline.reason) for decline in edge.said(m.Decline)]
 
 
-def test_a_round_from_order_to_receipt(edge: HandEdge) -> None:
-    offer = edge.round(1, MODEL)
-    assert offer.base == digest_of(MODEL)
-    assert offer.first, "the order gave credit for chunk 0"
-    assert digest_of(offer.first) == offer.digest
-    assert len(offer.first) == offer.size == len(MODEL)
-    edge.receipt(offer)
-    assert edge.events("receipt")[0]["status"] == "accepted"
-    assert not edge.core.uploads.by_key
-    assert [e["round"] for e in edge.events("ordered")] == [1]
-
-
 def test_a_model_that_is_here_is_not_fetched_again(edge: HandEdge) -> None:
     edge.round(1, MODEL)
     subscriptions = len(edge.jobs(SubscribeModel))
@@ -184,13 +172,6 @@ def test_a_slow_device_takes_its_extra_seconds(tmp_path: Path) -> None:
     edge.later(0.2)
     (offer,) = edge.said(m.UpdateOffer)
     assert 2900 <= offer.stats.lc_ms <= 3200
-
-
-@pytest.mark.parametrize("status", list(m.ReceiptStatus))
-def test_every_receipt_ends_the_transfer(edge: HandEdge, status: m.ReceiptStatus) -> None:
-    edge.receipt(edge.round(1, MODEL), status)
-    assert not edge.core.uploads.by_key
-    assert edge.core.counters[f"receipt_{status}"] == 1
 
 
 def test_samples_of_a_stream_that_is_opened_anew_add_to_those_before(trainee: HandEdge) -> None:

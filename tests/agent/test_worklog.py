@@ -1,6 +1,6 @@
 """What the agent's log says: a person sees that the device works, and no journal is flooded."""
 
-from fedagent_agent.core.worklog import LINE_S, LogLine, WorkLog, samples_line
+from fedagent_agent.core.worklog import LINE_S, LogLine, WorkLog
 from fedagent_node.effects import Emit
 from tests.fakes.hand_edge import EDGE, LINK, RUN
 
@@ -51,21 +51,6 @@ def test_a_slow_round_is_two_lines_in_plain_words() -> None:
     ]
 
 
-def test_how_an_update_ended_is_said() -> None:
-    ends = {
-        "late": "late",
-        "rejected": "refused: norm",
-        "too-late": "too late: the round was closed",
-        "expired": "expired: the edge does not know this order, or no longer does",
-    }
-    for status, words in ends.items():
-        events = [(0.0, training(1)), (1.0, update(1)), (2.0, receipt(1, status, "norm"))]
-        assert play(WorkLog(), events)[-1].text.endswith(f"50 samples, {words}")
-    over = Emit("abandoned", {"round": 1, "edge": EDGE, "reason": "closed"})
-    said = play(WorkLog(), [(0.0, training(1)), (1.0, over)])[-1].text
-    assert said.endswith("unfinished: the round ended first")
-
-
 def test_no_round_is_untold_and_no_minute_has_many_lines() -> None:
     """At any pace: every round has a line or is counted in one, at most a line in five seconds."""
     for every_s in (0.05, 0.7, 3.0, 9.0, 30.0):
@@ -104,8 +89,3 @@ def test_what_a_peer_says_stays_on_one_line() -> None:
     assert line.text.isprintable()
     (line,) = WorkLog().lines_for(declined(1, "error", "a\nb\x1b[2J"), 0.0)
     assert line.text.isprintable()
-
-
-def test_samples_that_are_not_learnt_from_are_a_line() -> None:
-    assert samples_line("bad_json", 12) == "12 samples were refused: bad_json"
-    assert "minibatch" in samples_line("strsaga_replaced", 1)

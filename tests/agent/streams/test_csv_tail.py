@@ -146,18 +146,6 @@ def test_memory_is_bounded(path: Path) -> None:
     stream.close()
 
 
-def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
-    with pytest.raises(StreamError, match="no such file"):
-        _open(tmp_path / "none.csv")
-    empty = tmp_path / "empty.csv"
-    empty.write_text("a,b")
-    with pytest.raises(StreamError, match="no complete line"):
-        _open(empty)
-    empty.write_text("a\n")
-    with pytest.raises(StreamError, match="one column"):
-        _open(empty)
-
-
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
 )

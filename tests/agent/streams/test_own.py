@@ -5,17 +5,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedagent_agent.streams import parse_stream
 from fedagent_agent.streams.base import Samples, Stream, StreamSchema
 from fedagent_agent.streams.kinds import Own
 from fedagent_agent.streams.spec import StreamError
 
 from .support import install_stream
-
-
-def test_who_has_no_such_package_is_told_what_there_is() -> None:
-    with pytest.raises(StreamError, match="not a kind of stream"):
-        parse_stream("nobodys:x")
 
 
 class Good:

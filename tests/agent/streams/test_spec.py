@@ -1,8 +1,5 @@
 """Descriptions of streams: what they mean, and errors that teach."""
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,12 +17,10 @@ from fedagent_protocol.option import declared
         ("digits", Digits()),
         ("digits:labels=3+7,rate=20", Digits(labels=(3, 7), rate=20.0)),
         ("digits:part=2/4,start=0,buffer=9", Digits(part=(2, 4), start=0, buffer=9)),
-        ("replay:a/b.npz,rate=0.5", Replay(path="a/b.npz", rate=0.5)),
         (
             "replay:a9a.gz,sparse=1,width=123",
             Replay(path="a9a.gz", sparse=True, width=123),
         ),
-        ("csv:/path.csv,label=last", Csv(path="/path.csv")),
         (
             "csv:/p.csv,label=kind,features=a+b,dtype=int16",
             Csv(path="/p.csv", label="kind", features=("a", "b"), dtype="int16"),
@@ -84,29 +79,19 @@ def test_every_kind_declares_its_options_with_help_and_example(kind: str) -> Non
         ("files:x", "stream", "not a kind of stream"),
         ("digits:label=3", "label", "did you mean labels?"),
         ("digits:labels=three", "labels", "labels=3+7"),
-        ("digits:labels=-1", "labels", "labels=3+7"),
-        ("digits:labels=3+", "labels", "labels=3+7"),
         ("digits:labels=²", "labels", "labels=3+7"),
         ("digits:rate=0", "rate", "write rate=20"),
-        ("digits:rate=nan", "rate", "write rate=20"),
         ("digits:rate", "rate", "has no value"),
         ("digits:part=5/4", "part", "no part 5 of 4"),
-        ("digits:part=1", "part", "part=1/4"),
         ("csv:", "csv", "has no value"),
         ("csv:/p,dtype=complex", "dtype", "float64"),
         ("mqtt://box", "mqtt", "features=a,b&label=y"),
-        ("mqtt://box/t?label=y", "mqtt", "features"),
         ("mqtt://box/t?features=,&label=y", "mqtt", "features"),
-        ("mqtt://box:port/t?label=y", "mqtt", "features"),
         ("mqtt://[/t?features=a&label=y", "mqtt", "is not an address"),
         ("mqtts://box/t?features=a&label=y", "mqtt", "&ca="),
-        ("digits:order=time", "order", "not an option"),
         ("replay:a,sparse=yes", "sparse", "sparse=1"),
         ("mqtt://box/t?features=a:real&label=y", "features", "float32"),
-        ("mqtt://box/t?features=a:int16:5&label=y", "features", "LEAST..MOST"),
-        ("mqtt://box/t?features=a:int16:x..1&label=y", "features", "LEAST..MOST"),
         ("mqtt://box/t?features=a:int16:5..1&label=y", "features", "LEAST..MOST"),
-        ("mqtt://box/t?features=:int16&label=y", "features", "LEAST..MOST"),
         ("mqtt://box/t?features=a&label=y:int16:x..1", "label", "is no field"),
         ("digits\x00", "stream", "printable"),
     ],
@@ -124,13 +109,3 @@ def test_any_text_is_a_stream_or_a_typed_error(text: str) -> None:
         parse_stream(text)
     except StreamError as error:
         assert error.hint
-
-
-def test_the_agents_side_needs_no_numpy() -> None:
-    code = (
-        "import sys, fedagent_agent.trainer.client, fedagent_task.recipe.text\n"
-        "from fedagent_agent.streams import registry\n"
-        "for kind in registry.builtin: registry.factory(kind)\n"
-        "sys.exit('numpy' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

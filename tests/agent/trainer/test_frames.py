@@ -5,27 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_agent.trainer import frames as fr
-from fedagent_protocol.messages import TrainStats
 
 REQUESTS: list[fr.Request] = [
     fr.Open(job=1, task=b"x" * 65_536, stream="digits", seed=7, offset=9, slow_s=0.5),
     fr.Train(job=2, model="/m", out="/o", iterations=3),
     fr.Cancel(job=2),
     fr.Stop(job=3),
-]
-REPLIES = [
-    fr.Opened(job=1),
-    fr.Refused(job=1, key="model.features", detail="task wants 64, the stream has 63"),
-    fr.Trained(
-        job=2,
-        digest="0" * 64,
-        size=1,
-        counters={"dropped": 1},
-        stats=TrainStats(
-            num_samples=2, iterations=3, seconds_per_iteration=0.1, arrivals=4, loss=0.7
-        ),
-    ),
-    fr.Failed(job=2, reason="cancelled"),
 ]
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from fedagent_agent.learners import steps
 from fedagent_agent.trainer.frames import Open, Opened, Refused
 from fedagent_task.recipe.spec import TaskSpec
 from fedagent_task.recipe.text import task_bytes
@@ -41,17 +40,13 @@ def answered(bench: TrainerBench, task: TaskSpec) -> Any:
     return bench.trainer.answer(ask)
 
 
-@pytest.mark.parametrize("kind", ["noise", "pickle", "packed-pickle", "zeros", "cut", "columns"])
+@pytest.mark.parametrize("kind", ["pickle", "zeros", "columns"])
 def test_a_hostile_program_is_refused_and_the_next_task_trains(tmp_path: Path, kind: str) -> None:
     mark = tmp_path / "executed"
     bomb = pickle.dumps(Bomb(mark))
-    good = GOOD.model.program
     program = {
-        "noise": bytes(range(256)) * 4,
-        "pickle": bomb,
-        "packed-pickle": zlib.compress(bomb),
+        "pickle": zlib.compress(bomb),
         "zeros": zlib.compress(bytes(1 << 26)),
-        "cut": good[: len(good) // 2],
         "columns": dense_task(5, 10).model.program,
     }[kind]
     bench = TrainerBench(tmp_path)
@@ -62,14 +57,3 @@ def test_a_hostile_program_is_refused_and_the_next_task_trains(tmp_path: Path, k
     assert isinstance(answered(bench, GOOD), Opened)
     assert bench.trained().stats.num_samples >= 100
     assert not mark.exists()
-
-
-def test_a_device_without_torch_says_how_to_add_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(steps, "find_spec", lambda _name: None)
-    reply = answered(TrainerBench(tmp_path), GOOD)
-    assert isinstance(reply, Refused)
-    assert reply.key == "model.kind"
-    # The command itself has paths of the device in it, which are nobody's business.
-    assert "wants torch; `fedagent doctor` on the device says how" in reply.detail

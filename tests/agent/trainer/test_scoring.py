@@ -7,7 +7,7 @@ import pytest
 
 from fedagent_agent.trainer.scoring import MAX_SAMPLES, Scorer
 from fedagent_task.models import create
-from fedagent_task.recipe.spec import DataSpec, LearnerSpec, ModelSpec, OpinionsSpec, TaskSpec
+from fedagent_task.recipe.spec import DataSpec, LearnerSpec, ModelSpec, TaskSpec
 from tests.fakes.trainer_bench import TrainerBench
 
 MLP = ModelSpec(kind="mlp", features=64, hidden=(16,), classes=10)
@@ -16,23 +16,6 @@ DIGITS = DataSpec(dtype="uint8", scale=1 / 16)
 
 def _scorer(spec: ModelSpec) -> Scorer:
     return Scorer(TaskSpec(model=spec, on_device=True), create(spec))
-
-
-def test_a_classifiers_score_is_its_accuracy_over_all_arrivals() -> None:
-    model, rng = create(MLP), np.random.default_rng(0)
-    weights = model.init(0)
-    x = rng.normal(size=(30, 64)).astype(np.float32)
-    y = model.forward(weights, x).argmax(axis=1).copy()
-    y[:6] = (y[:6] + 1) % 10
-    scorer = _scorer(MLP)
-    scorer.begin(weights)
-    assert (scorer.score, scorer.count) == (0.0, 0)
-    for part in (slice(0, 10), slice(10, 10), slice(10, 30)):
-        scorer.look(x[part], y[part])
-    assert scorer.count == 30
-    assert scorer.score == pytest.approx(0.8)
-    scorer.begin(weights)
-    assert scorer.count == 0
 
 
 def test_a_regressions_score_falls_with_its_error_and_stays_in_range() -> None:
@@ -56,16 +39,6 @@ def test_what_is_scored_of_a_flood_is_spread_over_all_of_it() -> None:
     scorer.begin(weights)
     scorer.look(x, y)
     assert scorer.score == pytest.approx(0.25, abs=0.002)
-
-
-def test_where_neighbours_decide_no_order_is_scored_whatever_the_task_says() -> None:
-    task = TaskSpec(model=MLP, on_device=True, opinions=OpinionsSpec(mode="peers"))
-    scorer, five = Scorer(task, create(MLP)), np.zeros((5, 64), np.float32)
-    scorer.begin(create(MLP).init(0))
-    scorer.look(five, np.zeros(5))
-    assert scorer.count == 0
-    scorer.add(five, np.zeros(5))
-    assert scorer.count == 5, "for itself it does"
 
 
 def test_the_trainer_scores_the_base_before_it_learns(bench: TrainerBench) -> None:
