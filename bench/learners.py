@@ -20,7 +20,7 @@ import numpy.typing as npt
 from fedagent_agent.learners.strsaga import StrSaga
 from fedagent_agent.learners.strsaga_loops import compiled
 from fedagent_task.models import Inputs, create
-from fedagent_task.models.samples import Csr
+from fedagent_task.models.base import Csr
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
 from .rows import show

@@ -48,7 +48,7 @@ from fedagent_protocol.messages import (
     GlobalModel,
     ReportReceipt,
 )
-from fedagent_task.aggregation.task import rules_of
+from fedagent_task.aggregation.sums import rules_of
 from fedagent_task.recipe.spec import Recipe
 from fedagent_task.recipe.text import frozen, task_bytes, task_digest
 from fedagent_task.task_file import TaskFile

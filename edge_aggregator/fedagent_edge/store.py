@@ -48,7 +48,7 @@ from fedagent_task.aggregation import Arrays
 from fedagent_task.aggregation.alignment import Signs
 from fedagent_task.aggregation.combining import combine
 from fedagent_task.privacy.mechanism import KeyStream, add_noise
-from fedagent_task.secure_aggregation.masked_sum import MaskedSum
+from fedagent_task.secure_aggregation.ring import MaskedSum
 
 from .config import EdgeConfig
 from .core.admission import SMALL_BYTES, Verdict, check_content

@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from fedagent_cli.errors import CliError, InterruptedEnd
 from fedagent_task.recipe.spec import DataSpec, FeatureSpec, ModelSpec
-from fedagent_task.scoring.description import described
+from fedagent_task.recipe.text import described
 from tests.typed import here
 
 FEATURES = (

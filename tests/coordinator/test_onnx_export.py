@@ -12,7 +12,7 @@ from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import create
 from fedagent_task.models.features import scaled
 from fedagent_task.recipe.spec import DataSpec, FeatureSpec, ModelSpec
-from fedagent_task.scoring.description import Described, described, read_description
+from fedagent_task.recipe.text import Described, described, read_description
 from fedagent_task.scoring.exported import open_model
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors
 from fedagent_task.errors import DatasetError, TaskFormatError
 from fedagent_task.models import Factors, Floats, Inputs, Labels, Model, Weights, create, registry
+from fedagent_task.models.base import Csr
 from fedagent_task.models.cnn import Cnn
 from fedagent_task.models.features import expect_fit, fitting, scaled
-from fedagent_task.models.samples import Csr
 from fedagent_task.readers import load
 from fedagent_task.recipe.spec import DataSpec, ModelSpec
 from fedagent_task.scoring.metrics import evaluate

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_task.models.samples import Csr, joined
+from fedagent_task.models.base import Csr, joined
 
 
 def _dense(seed: int, n: int, width: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:

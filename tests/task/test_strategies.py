@@ -24,7 +24,7 @@ from fedagent_task.aggregation import (
     Strategy,
     Sums,
 )
-from fedagent_task.aggregation.task import most_steps, rules_of
+from fedagent_task.aggregation.sums import most_steps, rules_of
 from fedagent_task.program import Program, encode_program
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 from tests.fakes.graph_tasks import dense

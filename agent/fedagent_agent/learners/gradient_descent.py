@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from fedagent_protocol.messages import TrainCourse
 from fedagent_task.models import Inputs, Labels, Model
-from fedagent_task.models.samples import Csr, joined
+from fedagent_task.models.base import Csr, joined
 from fedagent_task.recipe.client_terms import NO_TERMS, ClientTerms
 from fedagent_task.recipe.spec import LearnerSpec
 from fedagent_task.travelling import CONTROL

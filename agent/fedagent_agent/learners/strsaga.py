@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_task.models import Inputs, Labels, Model
-from fedagent_task.models.samples import Csr
+from fedagent_task.models.base import Csr
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
 from .base import Forgetful, StepResult, Tensors

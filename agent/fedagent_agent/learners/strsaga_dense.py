@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_task.models import Inputs, Labels
-from fedagent_task.models.samples import Csr
+from fedagent_task.models.base import Csr
 
 from .strsaga_book import Moves
 from .strsaga_loops import HINGE, SOFTMAX, SQUARED_HINGE, SagaLoops, residual, scalar

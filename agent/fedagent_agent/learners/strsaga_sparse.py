@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_task.models import Inputs, Labels
-from fedagent_task.models.samples import Csr
+from fedagent_task.models.base import Csr
 
 from .strsaga_book import Moves
 from .strsaga_dense import Step, cells, grown, residuals, signed

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_task.models.samples import Csr
+from fedagent_task.models.base import Csr
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedagent_agent.streams.base import Stream
 from fedagent_task.models import Inputs, Labels
-from fedagent_task.models.samples import Csr
+from fedagent_task.models.base import Csr
 
 ENOUGH = 30
 """Samples that `Proportions` looks at."""

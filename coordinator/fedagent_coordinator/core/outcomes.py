@@ -31,7 +31,7 @@ from fedagent_protocol.messages import (
     TrainStats,
 )
 from fedagent_protocol.signed import WorkClaim, is_proved
-from fedagent_task.aggregation.task import most_steps
+from fedagent_task.aggregation.sums import most_steps
 
 from .effects import Controls, Details, EdgeResult, Proof, Settle
 from .observation import Observed

@@ -15,7 +15,7 @@ from fedagent_coordinator.books.queries import Queries
 from fedagent_task.models import Floats, create
 from fedagent_task.models import Model as Computes
 from fedagent_task.models.graph import Graph
-from fedagent_task.scoring.description import Described
+from fedagent_task.recipe.text import Described
 from fedagent_task.scoring.exported import TensorsFile
 from fedagent_task.scoring.graph import scored
 

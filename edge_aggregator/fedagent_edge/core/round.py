@@ -25,7 +25,7 @@ from fedagent_protocol.tensors import MAX_HEADER_BYTES
 from fedagent_protocol.transfer import Layout
 from fedagent_task.aggregation import Contribution, RoundRule, Sums
 from fedagent_task.aggregation.bounds import Term
-from fedagent_task.aggregation.task import most_steps
+from fedagent_task.aggregation.sums import most_steps
 
 from .admission import SMALL_BYTES, Verdict
 from .effects import Commit, OpenRound, UpdateRecord

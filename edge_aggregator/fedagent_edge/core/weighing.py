@@ -17,7 +17,7 @@ from fedagent_task.aggregation.alignment import remembered as alignments_after
 from fedagent_task.aggregation.averaging import FedAvg
 from fedagent_task.aggregation.bounds import Term, Told, remembered, settled, told_of
 from fedagent_task.aggregation.robust import Robust, rule_of
-from fedagent_task.aggregation.task import rules_of
+from fedagent_task.aggregation.sums import rules_of
 from fedagent_task.privacy.accountant import OpenDpMissingError, deviation_of
 from fedagent_task.recipe.spec import (
     AggregationSpec,

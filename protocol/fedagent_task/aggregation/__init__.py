@@ -13,11 +13,12 @@ from .base import (
     Contribution,
     EdgeShare,
     MergeFacts,
+    RoundRule,
+    Settlement,
     Strategy,
     Sums,
     Weighed,
 )
-from .rule import RoundRule, Settlement
 from .sums import ALL_TRAIN, Arrays, Rules, RunningMean, edge_weight
 
 registry: Registry[Strategy] = Registry(

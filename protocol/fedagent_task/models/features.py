@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fedagent_task.errors import DatasetError, TaskFormatError
 from fedagent_task.models import Inputs, Labels
-from fedagent_task.models.samples import Csr
+from fedagent_task.models.base import Csr
 from fedagent_task.recipe.spec import DataSpec, FeatureSpec, ModelSpec
 
 Raw = npt.NDArray[np.generic]

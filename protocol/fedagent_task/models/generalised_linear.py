@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_protocol.tensors import Manifest, TensorSpec
-from fedagent_task.models.samples import Csr
+from fedagent_task.models.base import Csr
 from fedagent_task.recipe.spec import ModelSpec
 
 from .base import Doubles, Floats, Inputs, Labels, Weights

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_task.errors import DatasetError
-from fedagent_task.models.samples import Csr
+from fedagent_task.models.base import Csr
 
 from .base import MAX_BYTES, Dataset, Labels, expect_size, read_bytes, whole_numbers
 

@@ -1,4 +1,4 @@
-"""Recipes: one TOML text in, one checked `Recipe` out; and the task it gives devices.
+"""Recipes: one TOML text in, one checked `Recipe` out; its task, and what model files say of it.
 
 Every error is one line that names the key, what is wrong, and the hint. Keys are
 explained in `docs/recipe.md`.
@@ -8,6 +8,7 @@ import hashlib
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
@@ -23,6 +24,7 @@ from fedagent_task.recipe.spec import (
     MICRO,
     DataSpec,
     FeatureSpec,
+    ModelSpec,
     PrivacySpec,
     Recipe,
     TaskSpec,
@@ -31,6 +33,7 @@ from fedagent_task.recipe.task_checks import check_task
 
 MAX_RECIPE_BYTES = 256 * 1024
 MAX_TASK_BYTES = 128 * 1024
+_DESCRIBES = "fedagent."
 _CREDITS = (("budget", "per_edge"), ("budget", "total"))
 _encoder = msgspec.msgpack.Encoder(order="sorted")
 _task_decoder = msgspec.msgpack.Decoder(TaskSpec)
@@ -248,3 +251,43 @@ def _check_size(recipe: Recipe) -> None:
     size = len(task_bytes(structs.replace(recipe, data=data)))
     if size > MAX_TASK_BYTES:
         raise RecipeError(key, f"make the task {size} bytes", f"stay under {MAX_TASK_BYTES}")
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a model file says of itself, so that nobody needs the recipe to use it.
+
+    The same texts in the metadata of safetensors and of ONNX. Weights take scaled samples; an
+    ONNX graph scales them itself.
+    """
+
+    model: ModelSpec
+    data: DataSpec
+
+
+def described(model: ModelSpec, data: DataSpec, **more: str) -> dict[str, str]:
+    """Return the metadata of a model; `more` says where it came from."""
+    texts = {
+        "model": msgspec.json.encode(short_form(model)).decode(),
+        "data": msgspec.json.encode(short_form(data)).decode(),
+        **more,
+    }
+    return {_DESCRIBES + name: text for name, text in texts.items()}
+
+
+def read_description(metadata: Mapping[str, str]) -> Described:
+    """Return what metadata says of a model; `TaskFormatError` if nothing, or what cannot be."""
+    model, data = (metadata.get(_DESCRIBES + name) for name in ("model", "data"))
+    if model is None or data is None:
+        raise TaskFormatError("model", "the file says not what it takes: export it again")
+    try:
+        task = TaskSpec(
+            model=msgspec.json.decode(model, type=ModelSpec),
+            data=msgspec.json.decode(data, type=DataSpec),
+        )
+        check_task(task)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise TaskFormatError("metadata", "is none of this version") from error
+    except RecipeError as error:
+        raise TaskFormatError(error.key, error.reason) from error
+    return Described(task.model, task.data)

@@ -10,10 +10,10 @@ from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.tensors import Manifest, TensorSpec, decode_tensors
 from fedagent_task.errors import TaskFormatError, TorchNeededError
 from fedagent_task.models import Doubles, Floats, Model, Weights, create
+from fedagent_task.models.base import Csr
 from fedagent_task.models.features import Raw, scaled
 from fedagent_task.models.graph import Graph
-from fedagent_task.models.samples import Csr
-from fedagent_task.scoring.description import Described, read_description
+from fedagent_task.recipe.text import Described, read_description
 from fedagent_task.scoring.graph import onnx_sessions, scored
 from fedagent_task.travelling import model_tensors
 

@@ -12,10 +12,10 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from fedagent_task.errors import ProgramError, TaskFormatError
 from fedagent_task.models import Doubles, Floats, Mlp, Weights
+from fedagent_task.models.base import Csr
 from fedagent_task.models.features import Raw
-from fedagent_task.models.samples import Csr
 from fedagent_task.recipe.spec import ModelSpec
-from fedagent_task.scoring.description import read_description
+from fedagent_task.recipe.text import read_description
 
 _INPUT = "x"
 _DTYPES = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(bool)": "bool"}

@@ -6,7 +6,7 @@ after them the weight itself.
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fedagent_protocol.messages import MAX_MEMBERS, Weighting
 from fedagent_protocol.tensors import Manifest, TensorSpec
+from fedagent_task.aggregation import ALL_TRAIN, Rules, RunningMean
 from fedagent_task.privacy.mechanism import KeyStream
 from fedagent_task.recipe.spec import LimitsSpec, SecureAggregationSpec
 
@@ -110,3 +111,30 @@ def sums_of(
         sums[spec.name] = signed[start : start + count].astype(np.float64) / ring.steps
         start += count
     return sums, int(signed[-1])
+
+
+@dataclass(slots=True)
+class MaskedSum:
+    """The sum at an edge: `unmasked` alone says what is in it; weights are inside the updates."""
+
+    ring: Ring
+    rules: Rules = ALL_TRAIN
+    _total: Words | None = field(default=None, repr=False)
+
+    def add(self, masked: Mapping[str, npt.NDArray[np.generic]]) -> None:
+        """Add one update."""
+        words = masked[MASKED].view(self.ring.word)
+        if self._total is None:
+            self._total = np.zeros(len(words), self.ring.word)
+        np.add(self._total, words, out=self._total)
+
+    def unmasked(self, seeds: Iterable["Seed"], base: Manifest) -> RunningMean:
+        """Return the mean, once; `ZeroDivisionError`: nothing was added, or of no weight."""
+        total, self._total = self._total, None
+        if total is None:
+            raise ZeroDivisionError("nothing was added")
+        add_masks(total, seeds, self.ring)
+        sums, weight = sums_of(total, base, self.ring, self.rules.latest)
+        if weight <= 0:
+            raise ZeroDivisionError("the weight is no number above 0")
+        return RunningMean.of(sums, float(weight), self.rules)

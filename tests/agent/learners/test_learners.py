@@ -12,7 +12,7 @@ from fedagent_protocol.tensors import Manifest
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Model
 from fedagent_task.models import create as create_model
-from fedagent_task.models.samples import Csr
+from fedagent_task.models.base import Csr
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
 MODEL = create_model(ModelSpec(kind="softmax", features=4, classes=3))

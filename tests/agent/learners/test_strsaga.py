@@ -12,7 +12,7 @@ from fedagent_agent.learners.strsaga import StrSaga
 from fedagent_agent.learners.strsaga_book import Book
 from fedagent_agent.learners.strsaga_loops import compiled
 from fedagent_task.models import Inputs, Labels, Model, create
-from fedagent_task.models.samples import Csr
+from fedagent_task.models.base import Csr
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 from tests.agent.learners.naive import NaiveStrSaga
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedagent_task.models.samples import Csr
+from fedagent_task.models.base import Csr
 from fedagent_testbed.learning.arrivals import Drift
 from fedagent_testbed.learning.datasets import StudyData
 from fedagent_testbed.recipe import Streaming

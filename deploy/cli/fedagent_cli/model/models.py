@@ -25,7 +25,7 @@ from fedagent_protocol.tensors import decode_tensors, digest_of
 from fedagent_task.models import Floats, create
 from fedagent_task.models.graph import Graph
 from fedagent_task.recipe.spec import Recipe
-from fedagent_task.scoring.description import described
+from fedagent_task.recipe.text import described
 from fedagent_task.scoring.exported import whole
 from fedagent_task.travelling import CONTROL, model_tensors
 

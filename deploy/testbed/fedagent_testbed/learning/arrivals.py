@@ -7,7 +7,7 @@ import numpy as np
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import RecipeError
 from fedagent_task.models import Floats
-from fedagent_task.models.samples import Csr
+from fedagent_task.models.base import Csr
 from fedagent_testbed.recipe import Streaming
 from fedagent_testbed.worlds.base import episodes, spawned_rng, starts
 

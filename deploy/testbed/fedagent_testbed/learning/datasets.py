@@ -10,7 +10,7 @@ import numpy.typing as npt
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import DatasetError
 from fedagent_task.models import Floats
-from fedagent_task.models.samples import Csr
+from fedagent_task.models.base import Csr
 from fedagent_task.readers import DATA_VARIABLE, Dataset, load, load_series
 from fedagent_testbed.traces import data_path
 
