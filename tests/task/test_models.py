@@ -14,7 +14,6 @@ from fedagent_task.models import Factors, Floats, Inputs, Labels, Model, Weights
 from fedagent_task.models.base import Csr
 from fedagent_task.models.cnn import Cnn
 from fedagent_task.models.features import expect_fit, fitting, scaled
-from fedagent_task.readers import load
 from fedagent_task.recipe.spec import DataSpec, ModelSpec
 from fedagent_task.scoring.metrics import evaluate
 
@@ -109,20 +108,6 @@ def test_the_gradient_is_the_slope_of_the_loss(
             assert gradient[name][index] == pytest.approx(slope, rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", SPARSE)
-def test_sparse_samples_are_the_same_samples(kind: str) -> None:
-    model, rng = _model(kind, features=9, l2=0.1), np.random.default_rng(3)
-    x, y = _samples(model, rng, 20)
-    dense = np.where(rng.random(x.shape) < 0.6, 0.0, x).astype(np.float32)
-    weights = {n: rng.normal(size=t.shape) for n, t in model.init(0).items()}
-    sparse = Csr.from_dense(dense)
-    np.testing.assert_allclose(model.forward(weights, sparse), model.forward(weights, dense))
-    assert evaluate(model, weights, sparse, y) == pytest.approx(evaluate(model, weights, dense, y))
-    exact = model.loss_and_gradient(weights, dense, y)[1]
-    for name, slope in model.loss_and_gradient(weights, sparse, y)[1].items():
-        np.testing.assert_allclose(slope, exact[name], rtol=1e-9, atol=1e-12)
-
-
 def test_factors_descend_as_their_gradient_says() -> None:
     model, rng = _model("mf", l2=0.2), np.random.default_rng(4)
     assert isinstance(model, Factors)
@@ -158,25 +143,6 @@ def test_huge_margins_stay_finite(kind: str) -> None:
     loss, gradient = model.loss_and_gradient(weights, x, np.array([0, 1]))
     assert np.isfinite(loss)
     assert all(np.isfinite(slope).all() for slope in gradient.values())
-
-
-@pytest.mark.parametrize(("hidden", "steps", "rate"), [((), 150, 1.0), ((32,), 120, 0.5)])
-def test_gradient_descent_learns_the_digits(
-    hidden: tuple[int, ...], steps: int, rate: float
-) -> None:
-    kind = "mlp" if hidden else "softmax"
-    model = create(ModelSpec(kind=kind, features=64, classes=10, hidden=hidden))
-    data = DataSpec(dtype="uint8", scale=1 / 16)
-    train, test = load("digits-train"), load("digits-test")
-    x, weights = scaled(train.x, data), model.init(0)
-    for _ in range(steps):
-        for name, slope in model.loss_and_gradient(weights, x, train.y)[1].items():
-            weights[name] -= np.float32(rate) * slope.astype(np.float32)
-    result = evaluate(model, weights, scaled(test.x, data), test.y)
-    assert result.accuracy is not None
-    assert result.accuracy > 0.92
-    assert result.loss < 0.4
-    assert result.count == 359
 
 
 def test_features_are_scaled_and_misfits_are_found() -> None:

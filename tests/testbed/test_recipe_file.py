@@ -98,10 +98,6 @@ def test_a_world_is_its_base_with_its_own_keys_over_it() -> None:
     assert load_recipe("dying", ["world.dying.share=0.1"]).world.dying.share == 0.1
 
 
-def test_nothing_after_the_sign_is_the_empty_text() -> None:
-    assert load_recipe("cocs-mnist", ["world.training.dataset="]).world.training.dataset == ""
-
-
 def test_a_recipe_that_is_not_there_names_those_that_are() -> None:
     with pytest.raises(RecipeError, match="cocs-decisions"):
         load_recipe("cocs-decision")

@@ -1,6 +1,8 @@
 """Epsilon is the library's, to the last digits, and never falls."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +15,9 @@ from fedagent_task.privacy.accountant import (
     epsilon_spent,
     noise_multiplier,
 )
-from fedagent_task.recipe.spec import PrivacySpec
+from fedagent_task.recipe.text import parse_recipe, task_of
 
+PAGE = (Path(__file__).parents[3] / "docs" / "privacy.md").read_text()
 dp = pytest.importorskip("opendp.prelude")
 
 
@@ -39,18 +42,21 @@ def test_the_noise_is_the_least_that_keeps_the_budget(
     assert epsilon_of(noise * (1 - 1e-6), delta, releases) > epsilon * (1 - 1e-6)
 
 
-def test_spending_grows_to_the_whole_budget() -> None:
-    spec = PrivacySpec(mode="local", epsilon=8.0, delta=1e-5, releases=60)
-    spent = [epsilon_spent(spec, n) for n in range(61)]
-    assert spent[0] == 0.0
-    assert spent == sorted(spent)
-    assert spent[60] == pytest.approx(8.0, abs=1e-6)
-    assert spent[60] <= 8.0
-
-
 def test_without_the_library_there_is_a_mend_and_no_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(accountant, "find_spec", lambda _: None)
     with pytest.raises(OpenDpMissingError, match=r"\[privacy\]"):
         epsilon_of(math.e, 1e-5, 3)
+
+
+def test_the_recipe_of_the_page_has_the_figures_of_the_page() -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    task = task_of(parse_recipe(text))
+    assert task.secure_aggregation.minimum_cohort == 5
+    privacy = task.privacy
+    assert privacy.releases == 60
+    noise, half, whole = map(float, re.findall(r"\*\*([0-9.]+)\*\*", PAGE)[:3])
+    assert noise_multiplier(8.0, 1e-5, 60) == pytest.approx(noise, abs=0.005)
+    assert epsilon_spent(privacy, 30) == pytest.approx(half, abs=0.005)
+    assert epsilon_spent(privacy, 60) == pytest.approx(whole, abs=1e-6)

@@ -1,22 +1,20 @@
 """What an edge learns that shows each device another roster, cohort, or set of survivors."""
 
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedagent_protocol.messages import MaskAsk, MaskDelivery, MaskOpening, MaskRoster, MaskShares
 from fedagent_protocol.signed import identity_of
 from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
-from fedagent_task.secure_aggregation import shamir
-from fedagent_task.secure_aggregation.agreement import bound, smallest_sum, survivors_needed
-from fedagent_task.secure_aggregation.keys import Place, mask_key_of
-from fedagent_task.secure_aggregation.member import Member, sign_of
-from fedagent_task.secure_aggregation.ring import add_masks, ring_of, vector_of
+from fedagent_task.secure_aggregation.agreement import smallest_sum, survivors_needed
+from fedagent_task.secure_aggregation.keys import Place
+from fedagent_task.secure_aggregation.member import Member
+from fedagent_task.secure_aggregation.ring import ring_of
 
 SPEC = SecureAggregationSpec(minimum_cohort=5)  # with the threshold that recipes have by default
 PLACE = Place("1" * 32, 7, "e" * 32)
@@ -82,13 +80,6 @@ class LyingEdge:
         """Return whose updates leave their devices."""
         return {agent for agent, one in self.members.items() if one.ready}
 
-    def secret(self, owner: str, holders: Iterable[str]) -> bytes:
-        """Put a secret together that these holders gave shares of."""
-        order = self.agents
-        held = {order.index(one) + 1: self.openings[one].shares[owner] for one in holders}
-        needed = SPEC.shares_needed(self.count)
-        return shamir.join(dict(list(held.items())[:needed]))
-
 
 def test_a_roster_for_each_device_uncovers_nothing() -> None:
     """A's roster is A and the B's; the B's see A and the C's; only the C's see everybody.
@@ -131,37 +122,6 @@ def test_a_cohort_for_each_device_uncovers_nothing() -> None:
     )
     assert edge.openings == {}
     assert set(edge.refusals.values()) == {"masking_not_agreed"}
-
-
-def test_survivors_for_each_device_uncover_the_smallest_sum_that_is_documented() -> None:
-    """Of ten devices five, which is the cohort's minimum: not four, by asking for six survivors."""
-    edge = LyingEdge(10)
-    edge.rosters(dict.fromkeys(edge.agents, edge.agents))
-    edge.cohorts(dict.fromkeys(edge.agents, edge.agents))
-    agents, out = edge.agents, edge.agents[:5]
-    edge.survivors({agents[0]: agents[:6]})
-    assert edge.refusals == {agents[0]: "masking_small_cohort"}
-    # Each leaves out three of the first five, and each of those five is left out by six.
-    gone = {agents[i]: {out[(i + step) % 5] for step in (1, 2, 3)} for i in range(10)}
-    edge.survivors({agent: [a for a in agents if a not in gone[agent]] for agent in agents})
-    rng = np.random.default_rng(1)
-    kept = agents[5:]
-    plain = {a: vector_of({"w": rng.normal(size=8).astype(np.float32) / 9}, 1, RING) for a in kept}
-    total = sum(plain.values(), np.zeros_like(plain[kept[0]]))
-    masked = total.copy()
-    for agent in kept:
-        add_masks(masked, edge.members[agent].seeds(), RING)
-    assert not np.array_equal(masked, total)
-    here = bound(PLACE, SPEC, {a: one.keys().keys for a, one in edge.members.items()})
-    for agent in kept:
-        add_masks(masked, [(edge.secret(agent, agents), -1)], RING)
-    for agent in out:
-        key = edge.secret(agent, [one for one in agents if agent in gone[one]])
-        for other in kept:
-            public = edge.members[other].keys().keys.mask
-            add_masks(masked, [(mask_key_of(key, public, here), -sign_of(other, agent))], RING)
-    assert np.array_equal(masked, total), "the bound is tight"
-    assert smallest_sum(10, 7, 6) == len(kept) == SPEC.minimum_cohort
 
 
 # ------------------------------------------------------------- the bound, by brute force

@@ -6,18 +6,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
-from msgspec import structs
 
 from fedagent_coordinator.policies import Feedback
-from fedagent_protocol.messages import Weighting
-from fedagent_protocol.tensors import decode_tensors
 from fedagent_testbed.learning.aggregating import FEDAVG, EdgeModels
 from fedagent_testbed.learning.trainer import FederatedLearner
 from fedagent_testbed.recipe import Weighting as Weighted
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study import load_recipe, make_world
-from tests.fakes.engine_field import MANIFEST, START_BYTES, Field, settings, toy_edges
-from tests.fakes.toy_edge import arrived, declined
 
 DIGITS = (
     *(
@@ -74,62 +69,19 @@ def test_edges_go_on_from_the_merged_model_after_every_merge(every: int) -> None
     assert same == [t <= every for t in rounds]
 
 
-def live_merge(
-    silent: set[int], samples: npt.NDArray[np.int64], rounds: int, weighting: str
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Play rounds by the coordinator's engine; return both edges' models, and what it merges.
-
-    Clients 0 to 2 are edge 0's, the others edge 1's; who is `silent` declines every order.
-    """
-    edges = toy_edges(2, 3)
-    for n in range(6):
-        agent = edges[n // 3].agents[n % 3]
-        weight = float(samples[n]) if weighting == "samples" else 1.0
-        here = structs.replace(arrived(agent.id, num_samples=int(samples[n])), weight=weight)
-        agent.outcome = declined(agent.id) if n in silent else here
-    field = Field(
-        edges,
-        settings(
-            count=rounds,
-            merge_every=rounds,
-            wait_edges=2,
-            wait_agents=6,
-            weighting=Weighting(weighting),
-        ),
-    )
-    field.run()
-
-    def flat(data: bytes) -> npt.NDArray[np.float32]:
-        tensors = decode_tensors(data, MANIFEST)
-        return np.concatenate([tensors[name].ravel() for name in sorted(tensors)])
-
-    learnt = {one.edge: one.model for r in sorted(field.settled) for one in field.settled[r].edges}
-    own = [learnt.get(edge.id, "") for edge in edges]
-    parts = np.stack([flat(field.blobs.get(d, START_BYTES)) for d in own])
-    return parts, flat(field.blobs[field.committed[-1]])
-
-
-@pytest.mark.parametrize("weighting", ["uniform", "samples"])
-@pytest.mark.parametrize("silent", [set(), {4}, {0, 1, 5}, {3, 4, 5}])
-def test_a_merge_is_that_of_the_live_coordinator(silent: set[int], weighting: str) -> None:
-    """Edges differ by how many trained, and by how many samples these have."""
-    own = [one for one in DIGITS if "samples_per_client" not in one]
-    own += ["world.training.partition=dirichlet", f"world.training.weighting={weighting}"]
-    setting = load_recipe("cocs-decisions", (*own, "rounds.merge_every=9"))
+@pytest.mark.parametrize(("weighting", "mean"), [("uniform", [5.0, 5.0]), ("samples", [2.0, 2.5])])
+def test_a_merge_counts_edges_as_the_weighting_says_and_without_updates_changes_nothing(
+    weighting: Weighted, mean: list[float]
+) -> None:
+    parts = np.array([[1.0, 2.0], [5.0, 4.0], [9.0, 9.0]], np.float32)
+    found = merged(parts, np.array([3.0, 1.0, 0.0]), weighting)
+    np.testing.assert_array_equal(found, np.tile(np.array(mean, np.float32), (3, 1)))
+    setting = recipe(f"world.training.weighting={weighting}", "rounds.merge_every=2")
     learner = FederatedLearner(setting, 1)
-    for t in (1, 2):
-        found = feedback(setting, t)
-        used = ~np.isin(found.view.pair_client[found.pairs], list(silent))
-        learner.advance(replace(found, used=used))
-    samples = learner._trainer.samples(1).astype(np.int64)
-    assert len(set(samples.tolist())) > 1
-    parts, live = live_merge(silent, samples, 2, weighting)
-    np.testing.assert_array_equal(merged(parts, learner._edges.learnt, weighting)[1], live)  # type: ignore[arg-type] # one of two
-    before, learnt = learner._edges.models, learner._edges.learnt
-    nobody = np.zeros(6, dtype=np.bool_)
-    learner.advance(replace(feedback(setting, 9), used=nobody))  # it is time to merge
-    np.testing.assert_array_equal(learner._edges.models, merged(before, learnt, weighting))  # type: ignore[arg-type] # one of two
-    np.testing.assert_array_equal(learner.model, learner._edges.models[1])
+    silent = np.zeros(6, dtype=np.bool_)
+    before = learner.model
+    learner.advance(replace(feedback(setting, 2), used=silent))
+    np.testing.assert_array_equal(learner.model, before)
 
 
 def test_samples_come_by_and_by_and_the_newest_are_kept() -> None:

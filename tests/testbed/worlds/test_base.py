@@ -54,18 +54,3 @@ def test_every_edge_ends_by_the_rule(
     seen = ~feedback.censored
     assert np.isnan(stages[~seen]).all()
     assert stages[seen] == pytest.approx(feedback.tau_s[seen])
-
-
-@pytest.mark.parametrize(
-    ("what", "enough", "seconds"),
-    [
-        ([(0, 1.0), (0, 2.0)], 1, 2.0),  # all came
-        ([(0, 1.0), (0, 4.0)], 1, 3.0),  # who is late is not waited for
-        ([(0, 1.0), (0, 4.0), (0, 5.0)], 2, 4.0),  # the second is wanted
-        ([(0, 1.0), (0, 9.0)], 2, 6.0),  # and does not come
-        ([(0, 1.0), (1, 4.0)], 1, 4.0),  # the slowest edge
-        ([(0, 1.0), (0, 4.0), (0, 5.0)], 9, 5.0),  # Z_eff is who was ordered
-    ],
-)
-def test_a_round_lasts_as_long_as_its_slowest_edge(what: Rows, enough: int, seconds: float) -> None:
-    assert played(what, 3.0, 6.0, enough).tau_s.max() == seconds
