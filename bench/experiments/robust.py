@@ -62,7 +62,7 @@ def accuracy(data: str, world: str, rule: str, kind: str, share: float, seed: in
     model, edge, told = trainer.initial(1), np.zeros(CLIENTS, np.int64), []
     with np.errstate(all="ignore"):
         for round_ in range(1, ROUNDS + 1):
-            model = trainer.aggregate(model, np.arange(CLIENTS), edge, round_)
+            model = trainer.sums(model, np.arange(CLIENTS), edge, round_).models(model)[0]
             if round_ > ROUNDS - LAST:
                 told.append(trainer.accuracy(model[0]))
     return float(np.mean(told))

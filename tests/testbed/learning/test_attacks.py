@@ -51,7 +51,7 @@ def reached(kind: str, share: float, rule: str, *, shared: bool = False) -> floa
     playing = trainer(kind, share, rule, shared=shared)
     model, nobody = playing.initial(1), np.zeros(CLIENTS, np.int64)
     for round_ in range(1, ROUNDS + 1):
-        model = playing.aggregate(model, np.arange(CLIENTS), nobody, round_)
+        model = playing.sums(model, np.arange(CLIENTS), nobody, round_).models(model)[0]
     return playing.accuracy(model[0])
 
 

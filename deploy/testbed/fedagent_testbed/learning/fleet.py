@@ -204,46 +204,40 @@ def _moved(
 
 
 class FixedFleet:
-    """The rounds of a fleet at a fixed number of iterations, from the first on, as one asks.
+    """The rounds of a fleet at a fixed number of iterations, trained once and played many times.
 
     Which edge aggregates changes what a round costs and when the rent is gone, not what is learnt:
-    thirty pairs of ``all`` train six fleets a seed.
+    thirty pairs of ``all`` train six fleets a seed, one after the other.
     """
-
-    def __init__(self, fleet: "Trained") -> None:
-        self._trained, self._round = fleet, 0
-        self.model_bytes = fleet.model_bytes
-
-    def train(self, round_: int, rho: int | IntArray, most: FloatArray | None = None) -> FleetRound:
-        """Return a round as `Fleet.train`; rounds are asked for in order, from 1."""
-        self._round = round_
-        return self._trained.round(round_, rho, most)
-
-    def loss(self) -> float:
-        """Return the loss after the last round that was asked for."""
-        return self._trained.losses[self._round]
-
-
-class Trained:
-    """A fleet and all of its rounds so far."""
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
         self._fleet = Fleet(recipe, seed)
         self.model_bytes = self._fleet.model_bytes
-        self.losses = [self._fleet.loss()]
         self._rounds: list[FleetRound] = []
+        self._losses = [self._fleet.loss()]
+        self._round = 0
 
-    def round(self, round_: int, rho: int | IntArray, most: FloatArray | None) -> FleetRound:
-        """Return a round; the next one is trained."""
+    def train(self, round_: int, rho: int | IntArray, most: FloatArray | None = None) -> FleetRound:
+        """Return a round as `Fleet.train`; each run asks for all of them in order, from 1."""
+        self._round = round_
         if round_ > len(self._rounds):
             self._rounds.append(self._fleet.train(round_, rho, most))
-            self.losses.append(self._fleet.loss())
+            self._losses.append(self._fleet.loss())
         return self._rounds[round_ - 1]
+
+    def loss(self) -> float:
+        """Return the loss after the last round that was asked for."""
+        return self._losses[self._round]
+
+    def again(self) -> "FixedFleet":
+        """Begin before round 1."""
+        self._round = 0
+        return self
 
 
 def fixed_fleet(recipe: TestbedRecipe, seed: int, iterations: int) -> FixedFleet:
     """Return the fleet of a recipe and seed at a fixed number, trained before as far as it was."""
-    return FixedFleet(_trained(_learning(recipe), seed, iterations))
+    return _fixed(_learning(recipe), seed, iterations).again()
 
 
 def _learning(recipe: TestbedRecipe) -> bytes:
@@ -260,5 +254,5 @@ def _learning(recipe: TestbedRecipe) -> bytes:
 
 
 @functools.lru_cache(maxsize=1)
-def _trained(recipe: bytes, seed: int, _iterations: int) -> Trained:
-    return Trained(msgspec.json.decode(recipe, type=TestbedRecipe), seed)
+def _fixed(recipe: bytes, seed: int, _iterations: int) -> FixedFleet:
+    return FixedFleet(msgspec.json.decode(recipe, type=TestbedRecipe), seed)

@@ -152,21 +152,14 @@ class FederatedTrainer:
             sums.add(part)
         return sums
 
-    def aggregate(self, start: Floats, clients: Ints, edges: Ints, round_: int) -> Floats:
-        """Train these clients and return the edges' new models, float32[M, d]."""
-        return self.sums(start, clients, edges, round_).models(start)[0]
-
     def loss_rms(self, start: Floats, clients: Ints, edges: Ints, round_: int) -> FloatArray:
         """Return the root mean square of what each client's samples lose before it trains.
 
         float64[S], by float32[M, d]; NaN without samples.
         """
-        shards, told = self._shards(round_), np.full(len(clients), np.nan)
-        for row, (client, edge) in enumerate(zip(clients.tolist(), edges.tolist(), strict=True)):
-            part = shards.of(client)
-            if part.stop > part.start:
-                lost = self.model.losses(start[edge], shards.x[part], shards.y[part])
-                told[row] = np.sqrt(np.mean(lost.astype(np.float64) ** 2))
+        told = np.full(len(clients), np.nan)
+        for row, lost in self._losses(start, self._shards(round_), clients, edges):
+            told[row] = np.sqrt(np.mean(lost**2))
         return told
 
     def accuracy(self, theta: Floats) -> float:
@@ -202,6 +195,10 @@ class FederatedTrainer:
         terms = self._terms.terms(sorted_, None if beside is None else beside[order])
         deltas = np.empty_like(before)
         deltas[order] = self._learnt(before, shards, sorted_, rngs, terms) - before
+        base_loss = np.zeros(len(clients)) if "base_loss" in self.strategy.needs else None
+        if base_loss is not None:
+            for row, lost in self._losses(start, shards, clients, edges):
+                base_loss[row] = lost.mean()
         return self._attack.changed(
             Updates(
                 clients,
@@ -209,7 +206,7 @@ class FederatedTrainer:
                 shards.counts[clients],
                 deltas,
                 steps,
-                self._base_loss(start, shards, clients, edges),
+                base_loss,
                 self._terms.learnt(clients, deltas, steps, beside),
             ),
             round_,
@@ -229,19 +226,15 @@ class FederatedTrainer:
             return np.where(counts > 0, training.local_steps, 0).astype(np.int64)
         return np.asarray(-(-counts // training.batch) * (training.epochs or 0), np.int64)
 
-    def _base_loss(
-        self, start: Floats, shards: Shards, clients: Indices, edges: Indices
-    ) -> FloatArray | None:
-        """Return the loss of the model that each client starts from; None if nobody asks."""
-        if "base_loss" not in self.strategy.needs:
-            return None
-        found = np.zeros(len(clients))
+    def _losses(
+        self, start: Floats, shards: Shards, clients: Ints, edges: Ints
+    ) -> Iterator[tuple[int, FloatArray]]:
+        """Yield each client that has samples by its place, and what they lose before it trains."""
         for row, (client, edge) in enumerate(zip(clients.tolist(), edges.tolist(), strict=True)):
             part = shards.of(client)
             if part.stop > part.start:
                 lost = self.model.losses(start[edge], shards.x[part], shards.y[part])
-                found[row] = lost.mean(dtype=np.float64)
-        return found
+                yield row, lost.astype(np.float64)
 
     def _learnt(
         self,

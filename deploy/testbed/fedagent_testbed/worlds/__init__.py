@@ -4,8 +4,7 @@ from fedagent_task.errors import RecipeError
 from fedagent_testbed.recipe import TestbedRecipe
 
 from .base import Times, World, arrived, outcome
-from .chances import ChanceWorld
-from .linked import LinkedWorld, TraceWorld
+from .linked import ChanceWorld, LinkedWorld, TraceWorld
 from .one_edge import LinearExchange, OpenWorld
 from .radio import RadioWorld, StaticRadioWorld
 from .recorded import RecordedWorld
