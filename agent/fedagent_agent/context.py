@@ -27,7 +27,7 @@ ASK_S = 60.0
 PATIENCE_S = 10.0
 _MAX_BYTES = 64 * 1024
 _CONNECTED = "100"
-WIFI = "fedagent_agent.nl80211"
+WIFI = "fedagent_agent.wifi"
 """Asks for the radio in a process of its own."""
 
 

@@ -1,8 +1,10 @@
 """What the Wi-Fi driver says of this device's link: signal, rate, width of the channel.
 
-`nl80211` asks it, in a process of its own, where its library (the extra `wifi`) is installed.
+``python -m fedagent_agent.wifi`` asks it, where its library (the extra `wifi`) is installed, and
+prints every interface as JSON: the library takes 25 MB, which an agent does not keep.
 """
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -111,7 +113,7 @@ def in_use(radios: Iterable[Radio], routes: str) -> Radio | None:
 
 
 def decode_radios(text: str) -> tuple[Radio, ...]:
-    """Return what `nl80211` printed; nothing of anything else."""
+    """Return what this module printed; nothing of anything else."""
     try:
         return msgspec.json.decode(text.encode(), type=tuple[Radio, ...])
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -124,3 +126,12 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
+
+
+if __name__ == "__main__":
+    from pyroute2.iwutil import IW
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    with IW() as wireless:
+        radios = radios_of(wireless, NetlinkError)
+    sys.stdout.write(msgspec.json.encode(radios).decode() + "\n")

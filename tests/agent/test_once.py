@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
-from fedagent_agent.core.preparation import PREPARE_S
+from fedagent_agent.core.tasks import PREPARE_S
 from fedagent_agent.trainer.frames import Open
 from fedagent_protocol import messages as m
 from fedagent_task.recipe.spec import TaskSpec

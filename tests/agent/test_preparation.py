@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_agent.core.device import PREPARING
-from fedagent_agent.core.preparation import PREPARE_S
+from fedagent_agent.core.tasks import PREPARE_S
 from fedagent_agent.trainer.frames import Open, Train
 from fedagent_protocol import messages as m
 from fedagent_task.recipe.spec import ModelSpec, TaskSpec

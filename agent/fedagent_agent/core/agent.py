@@ -89,9 +89,8 @@ from .effects import (
 from .evaluator import Evaluator
 from .masking import Masking, OpenMember
 from .opinions import NO_LIMITS, OpinionRecord
-from .preparation import Preparation
 from .session import Claims, Session, Sessions
-from .tasks import Jobs, Tasks
+from .tasks import Jobs, Preparation, Tasks
 from .training_queue import TrainingQueue
 from .uploads import Upload, Uploads
 from .vouching import UNASSIGNED, Voucher, Vouching

@@ -7,7 +7,7 @@ is here, and is good, nothing of it is opened, and an edge has to repeat an orde
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -20,9 +20,11 @@ from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import (
     CHUNK_BYTES,
     DeclineReason,
+    EdgeBeacon,
     TaskBody,
     TaskNeed,
     Weighting,
+    Welcome,
 )
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.recipe.spec import SecureAggregationSpec, TaskSpec
@@ -30,12 +32,15 @@ from fedagent_task.recipe.text import parse_task
 
 from .device import DeviceState
 from .download import Download, fits
-from .effects import Key, Newest
+from .effects import Key, Newest, Timer
+from .session import Session, Sessions, SessionState
 from .vouching import HINTS, REMEMBERED, Vouching
 
 AGAIN_S = 1.0
 REFUSED_S = 10.0
 """An edge that had no good word for a task is asked again after this long."""
+PREPARE_S = 30.0
+"""After so long an agent may be ordered although it is not ready: the order tells why."""
 OPEN_AGAIN_S = 10.0
 """A stream that did not fit is tried again after this long, when a task needs it."""
 REASONS = {
@@ -314,3 +319,61 @@ class Tasks:
     def _refuse(self, task: Task, detail: str, reason: DeclineReason, now: float) -> None:
         task.state, task.refused_at = _State.REFUSED, now
         task.detail, task.reason = detail, reason
+
+
+@dataclass(slots=True)
+class Preparation:
+    """Gets ready before the first order: the task that an edge names is opened beforehand.
+
+    The start of a trainer takes seconds on a small or busy device, more than a round may have.
+    Meanwhile the agent reports that it is not available (docs/protocol.md, Sessions).
+    """
+
+    device: DeviceState
+    tasks: Tasks
+    sessions: Sessions
+    until: float = math.inf
+    _digest: str = ""
+    _key: Key | None = None
+
+    def named(
+        self, session: Session, message: Welcome | EdgeBeacon, now: float, *, busy: bool
+    ) -> list[Effect]:
+        """Begin with the task that an edge names, or ask again for what of it got lost.
+
+        The task that is open stays so while it is `busy`: ordered or evaluated.
+        """
+        task, key = message.task, Key(session.edge, message.run, 0)
+        if not task or session.state is not SessionState.OPEN:
+            return []
+        if task == session.task:
+            settled = self.tasks.is_settled(task, key)
+            return [] if settled else self.tasks.want(task, key, now)
+        session.task = task
+        held, effects = self.tasks.digest, list[Effect]()
+        named = any(other.task == held for other in self.sessions.values())
+        if held in ("", task) or not (busy or named):
+            effects = self.tasks.want(task, key, now)
+        if self.tasks.is_settled(task, key):
+            return [*effects, Send(session.edge, self.sessions.report(session, now))]
+        self._digest, self._key = task, key
+        self.until = now + PREPARE_S
+        self.device.preparing = True
+        return effects + self.sessions.measured(now, forced=True)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Report that the device is available, once it is."""
+        if not self.device.preparing or self._key is None:
+            return []
+        if not self.tasks.is_settled(self._digest, self._key):
+            if self.tasks.digest == self._digest and (once := self.tasks.once) is not None:
+                # It may take longer, and is no reason to be ordered as long as it moves.
+                self.until = max(self.until, once.moved_at + PREPARE_S)
+            if now < self.until:
+                return []
+        self.device.preparing, self.until = False, math.inf
+        return self.sessions.measured(now, forced=True)
+
+    def timers(self) -> Iterator[Timer]:
+        """Report that the device is available, ready or not."""
+        yield self.until, self.tick

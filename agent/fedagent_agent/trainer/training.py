@@ -47,7 +47,7 @@ from .frames import (
 )
 from .load_meter import Clock, LoadMeter, parts
 from .open_task import FailedTrainingError, OpenTask
-from .privacy import protect
+from .scoring import protect
 
 MAPPED_BYTES = 4 << 20
 """Size from which a model's file is mapped: such a one is never written to again."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.trainer.privacy import laplace, protect, shape
+from fedagent_agent.trainer.scoring import laplace, protect, shape
 from fedagent_task.privacy import accountant
 from fedagent_task.privacy.accountant import OpenDpMissingError
 from fedagent_task.recipe.spec import OpinionsSpec
