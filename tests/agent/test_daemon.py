@@ -11,7 +11,7 @@ import pytest
 from fedagent_testbed.local import RoleProcess
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, "stdin"])
+@pytest.mark.parametrize("end", [signal.SIGTERM, "stdin"])
 def test_a_signal_and_the_end_of_stdin_end_it_cleanly(tmp_path: Path, end: object) -> None:
     config: dict[str, object] = {
         "data_dir": str(tmp_path / "d"),

@@ -5,7 +5,7 @@ import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import structs
@@ -28,7 +28,6 @@ from tests.fakes.hand_edge import (
     HandEdge,
     Outward,
     digest_of,
-    joined,
     model_of,
 )
 
@@ -313,37 +312,3 @@ class UnderFire(RuleBasedStateMachine):
 
 UnderFire.TestCase.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
 TestUnderFire = UnderFire.TestCase
-
-
-@settings(max_examples=60, deadline=None)
-@given(losses=st.lists(st.booleans(), max_size=60), order_at=st.integers(0, 6))
-def test_whoever_asks_often_enough_has_an_answer(losses: list[bool], order_at: int) -> None:
-    """An opinion of a call, and an update of an order, through any loss and repetition."""
-    with tempfile.TemporaryDirectory() as folder:
-        edge = joined(Path(folder), chunk_bytes=PIECE, task=REAL)
-        lost = iter(losses)
-
-        def serve(out: list[Outward]) -> None:
-            """Answer all but what is lost on the way to the edge."""
-            for effect in out:
-                if isinstance(effect, Send) and next(lost, False):
-                    continue
-                before = len(edge.out)
-                edge.serve([effect, effect], MODELS[1])
-                for job in [effect, *edge.out[before:]]:
-                    if isinstance(job, Evaluate):
-                        edge.evaluate(job, 0.5)
-                    elif isinstance(job, Train):
-                        edge.train(job, UPDATE)
-
-        for second in range(80):
-            if second >= order_at:
-                serve(edge.order(2, MODELS[1], give_up_ms=70_000))
-            serve(edge.call(1, MODELS[0], until_ms=60_000))
-            if bool(edge.said(m.Opinion)) and bool(edge.said(m.UpdateOffer)):
-                break
-            serve(edge.later(1.0))
-            edge.say(m.EdgeBeacon(edge=EDGE))
-        assert {opinion.samples for opinion in edge.said(m.Opinion)} == {7}
-        assert {offer.base for offer in edge.said(m.UpdateOffer)} == {digest_of(MODELS[1])}
-        edge.store.close()

@@ -195,17 +195,6 @@ def test_work_for_an_honest_edge_goes_on_beside_a_task_that_nobody_signed(site: 
     assert [job.round for job in site.edge.jobs(Train)] == [1, 2]
 
 
-def test_a_word_holds_for_its_run_alone(site: Site) -> None:
-    site.order(1, REAL, site.word(REAL))
-    site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
-    site.order(1, REAL, site.word(REAL), run=OTHER_RUN)
-    assert len(site.edge.jobs(Train)) == 1
-    assert site.refused() == {"task_refused_bad_signature": 1}
-    site.edge.later(REFUSED_S + 1)
-    site.order(2, REAL, site.word(REAL, run=OTHER_RUN), run=OTHER_RUN)
-    assert len(site.edge.jobs(Train)) == 2
-
-
 JUDGED = structs.replace(
     REAL,
     data=structs.replace(REAL.data, standardize=True),

@@ -385,7 +385,6 @@ class AgentCore:
             reply = replace(reply, stats=replace(reply.stats, score=0.0, score_n=0))
         taken = self._jobs.answer(reply, now)
         if taken is None:
-            self.counters["job_unwanted"] += 1
             return [*effects, DropOutput(reply.job)]
         return effects + taken + self._go_on(now)
 

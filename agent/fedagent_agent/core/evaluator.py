@@ -99,7 +99,6 @@ class Evaluator:
             self._counters["opinion_of_another"] += 1
             return []
         if known is not None and not peers_begin:
-            self._counters["opinion_repeated"] += 1
             return self._reply(edge, call, known, now)
         same_round = pending is not None and pending.key.rank == (call.run, call.round)
         if pending and same_round and (moments or pending.call.mode is not OpinionMode.MOMENTS):
@@ -136,7 +135,6 @@ class Evaluator:
         if call.task != ours.task or not _is_of(call, ours.model, ours.mode):
             self._counters["opinion_of_another"] += 1
             return
-        self._counters["opinion_repeated"] += edge in pending.askers
         pending.askers[edge] = call
         pending.until = max(pending.until, now + call.until_ms / 1000)
 
@@ -164,7 +162,6 @@ class Evaluator:
         pending = self.pending
         assert pending is not None
         if isinstance(result, Failed):
-            self._counters[f"opinion_{result.reason}"] += 1
             return self.answer_none(result.detail or result.reason, now)
         mode, samples = pending.call.mode, result.samples
         moments = mode is OpinionMode.MOMENTS
@@ -217,7 +214,6 @@ class Evaluator:
         effects = self._end(pending)
         self._remember(answer)
         opinion = answer.opinion
-        self._counters["opinions"] += 1
         for edge, call in pending.askers.items():
             effects += self._reply(edge, call, answer, now)
         # Never the score: events may be read by others than the owner.

@@ -307,7 +307,6 @@ class Sessions(dict[str, Session]):
         if session.announced:
             effects.append(Emit("edge_lost", {"edge": session.edge}))
         if session.state is not SessionState.CUT and not self.on(session.link):
-            self._counters["relinks"] += 1
             effects.append(Relink(session.link))
         return effects
 

@@ -147,11 +147,9 @@ class TrainingQueue:
         """
         active = self.active_order
         if active is not None and active.key == key:
-            self._counters["order_repeated"] += 1
             return active.fetch.acknowledge(), False
         if key in self._answers:
             # A receipted update needs no answer any more.
-            self._counters["order_repeated"] += 1
             decline = self._answers[key]
             return [Send(key.edge, decline)] if decline is not None else [], False
         if (refusal := self._outranked(key, session)) is not None:
@@ -163,7 +161,6 @@ class TrainingQueue:
         refusal = self._unfit(order)
         if active is not None and active.is_wanted(key, order) and refusal is None:
             # The work under way answers the later order.
-            self._counters["carried_on"] += 1
             active.made_in = active.made_in or active.key.round
             active.give_up_at = now + order.give_up_ms / 1000
             return [ordered, *active.fetch.go_on(key, now)], True
@@ -368,7 +365,6 @@ class TrainingQueue:
         if self._trained_at is not None and active.train_at > self._trained_at:
             rate = stats.arrivals / (active.train_at - self._trained_at)
         self._trained_at = active.train_at
-        self._counters["load_limited"] += stats.limited
         self._device.note_training(
             per_iteration=stats.seconds_per_iteration,
             arrivals_per_s=rate,

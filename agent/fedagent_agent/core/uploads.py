@@ -123,7 +123,6 @@ class Uploads:
         upload = self.by_key.get(key)
         if upload is None:
             return None
-        self._counters["order_repeated"] += 1
         return self._offer(upload, now)
 
     def reconnected(self, edge: str, now: float) -> list[Effect]:
@@ -181,7 +180,6 @@ class Uploads:
             made_in = offer.made_in or offer.round
             if (old.edge, old.run, offer.base, made_in) == wanted:
                 del self.by_key[old]
-                self._counters["carried_on"] += 1
                 offer = structs.replace(offer, round=key.round, made_in=made_in, claim=b"")
                 return [CarryUpdate(old, PendingUpdate(key, offer, 0))]
         return []

@@ -49,15 +49,13 @@ def test_a_restarted_trainer_goes_on_with_what_was_kept(
     assert "state_lost" not in third.counters
 
 
-_OTHERS = (
-    {"control/bias": np.full(10, np.nan, np.float32)},
-    {"control/bias": np.ones(1, np.float32)},
-    {"control/bias": np.ones((10, 10), np.float32)},
-)
-
-
 @pytest.mark.parametrize(
-    "damage", [b"none", b"\xff" * 40, *(encode_tensors(tensors) for tensors in _OTHERS)]
+    "damage",
+    [
+        b"\xff" * 40,
+        encode_tensors({"control/bias": np.full(10, np.nan, np.float32)}),
+        encode_tensors({"control/bias": np.ones(1, np.float32)}),
+    ],
 )
 def test_a_damaged_file_begins_anew_and_is_counted(
     damage: bytes, bench: TrainerBench, tmp_path: Path, caplog: pytest.LogCaptureFixture
