@@ -23,7 +23,7 @@ from fedagent_node.effects import EVERYBODY, Send
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import encode
-from tests.fakes.coordinator_site import Site, recipe, toy_edges
+from tests.fakes.coordinator_site import KilledError, Site, recipe, toy_edges
 from tests.fakes.toy_edge import ToyEdge
 
 ROUNDS = 3
@@ -34,21 +34,26 @@ KINDS: dict[str, tuple[str, ...]] = {
     "placed": ("placement.name=budgeted-ucb", "iterations.name=primal-dual"),
     "standardized": ("data.scale=1", "data.standardize=true"),
 }
-POINTS = [
-    *("decided", "reserve.before-commit", "reserve.marked", "orders.half", "reported"),
-    *("settling", "settle.before-commit", "settle.marked", "learnt", "merged", "committed"),
-    *("evaluating", "evaluated", "standardizing", "standardized", "ending", "end.before-commit"),
-]
 WHICH = st.integers(0, 40)
 
 
 class Spoilt(Site):
     """A coordinator whose messages wait until somebody delivers them."""
 
+    deaths: tuple[int, ...] = ()
+    """How many crash points each of its processes comes by."""
+
     def begin(self) -> None:
         self.waiting: list[Callable[[], None]] = []
         self._alive(self._start)
         self._beat()
+
+    def checkpoint(self, name: str) -> None:
+        if self.deaths:
+            left, *rest = self.deaths
+            self.deaths = (left - 1, *rest) if left > 1 else tuple(rest)
+            if left == 1:
+                raise KilledError(name)
 
     def _up(self, edge: ToyEdge, message: m.EdgeToCoordinator) -> None:
         topic = topics.edge_up("default", edge.id, m.kind(message))
@@ -78,8 +83,13 @@ class Spoilt(Site):
 class Coordinator(RuleBasedStateMachine):
     """One run of a few rounds; at its end everything comes through."""
 
-    @initialize(kind=st.sampled_from(sorted(KINDS)), edges=st.integers(1, 3))
-    def begins(self, kind: str, edges: int) -> None:
+    @initialize(
+        kind=st.sampled_from(sorted(KINDS)),
+        edges=st.integers(1, 3),
+        deaths=st.lists(st.integers(5, 40), min_size=1, max_size=4),
+        spoils=st.booleans(),
+    )
+    def begins(self, kind: str, edges: int, deaths: list[int], *, spoils: bool) -> None:
         self.folder = tempfile.TemporaryDirectory()
         given = recipe(f"rounds.count={ROUNDS}", "opinions.timeout_s=2", *KINDS[kind])
         made = toy_edges(given, edges, agents=2)
@@ -87,7 +97,12 @@ class Coordinator(RuleBasedStateMachine):
             edge.rent = 100_000 * rent
             for agent in edge.agents:
                 agent.x = np.full((3, 64), rent, np.float32)
+        if spoils:
+            spoiler = made[0].agents[0]
+            rejected = m.OutcomeStatus.REJECTED
+            spoiler.outcome = m.Outcome(agent=spoiler.id, status=rejected, tau_ms=1)
         self.site = Spoilt(Path(self.folder.name), given, made)
+        self.site.deaths = tuple(deaths)
         self.site.begin()
 
     @precondition(lambda self: self.site.waiting)
@@ -114,10 +129,6 @@ class Coordinator(RuleBasedStateMachine):
     def all_goes_well(self, seconds: float) -> None:
         self.site.flow(seconds)
 
-    @rule(point=st.sampled_from(POINTS), hit=st.integers(1, 2))
-    def will_die(self, point: str, hit: int) -> None:
-        self.site.kill_at, self.site.kill_hit = point, hit
-
     @rule(which=WHICH, forget=st.booleans())
     def an_edge_starts_again(self, which: int, *, forget: bool) -> None:
         edges = self.site.edges
@@ -129,6 +140,13 @@ class Coordinator(RuleBasedStateMachine):
             total = self.site.recipe.budget.total_micro
             assert total is not None
             assert self.site.engine.run.spent_micro <= total
+
+    @invariant()
+    def has_one_round_open_at_most(self) -> None:
+        if self.site.driver is not None:
+            store = self.site.store
+            rounds = store.database.read.rounds(store.run.run_id)
+            assert all(row.state != "open" for row in rounds[:-1])
 
     def teardown(self) -> None:
         site = self.site
@@ -156,6 +174,7 @@ def check(site: Site, store: Store) -> None:
     assert balance.reserved_micro == 0
     assert read.run().end_reason == "rounds"
     assert paid + rents == balance.settled_micro
+    assert all(o.status != "rejected" for o in read.outcomes(run) if o.paid_micro)
     orders = {number for edge in site.edges for number in edge.orders}
     assert {outcome.round for outcome in read.outcomes(run) if outcome.paid_micro} <= orders
     done = [row.round for row in rows if row.state == "done"]
