@@ -72,14 +72,6 @@ def test_poison_is_rejected_with_a_reason_and_the_round_goes_on(world: Make) -> 
     assert told == {name: {(rejected, POISONS[poison])} for name, poison in liars.items()}
 
 
-def test_an_update_that_is_not_its_digest_is_refused_and_not_paid(world: Make) -> None:
-    def forge(offer: m.UpdateOffer) -> list[Any]:
-        return [structs.replace(offer, first=offer.first[:-4] + b"\0\0\0\0")]
-
-    played = world(agents=3).lies("agent-0", "update", forge).run()
-    assert {name for _, name in played.ending.paid} == {"agent-1", "agent-2"}
-
-
 def test_an_agent_that_never_answers_is_waited_for_no_longer_than_max_wait(world: Make) -> None:
     def silent(_: Any) -> list[Any]:
         return []

@@ -62,7 +62,6 @@ class _Straight(torch.autograd.Function):
         ),
         (TaskSource(nn.EmbeddingBag(5, 2), loss, (X.long(), Y)), "use nn.Embedding"),
         (TaskSource(Calls(_branches), loss, (X, Y)), r"in test_export.py, line \d+; choose"),
-        (TaskSource(Calls(_branches), loss, (X, Y)), "torch.where"),
         (TaskSource(Calls(lambda x: x[x > 0]), loss, (X, Y)), "give one batch that both take"),
         (TaskSource(Calls(lambda x: x[torch.nonzero(x)[:, 0]][:4]), loss, (X, Y)), "masks"),
         (TaskSource(Calls(_without_gradient), loss, (X, Y)), "detach"),
