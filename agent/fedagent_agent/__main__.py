@@ -14,9 +14,9 @@ from fedagent_node.process import end, start
 from fedagent_node.settings import SettingError
 from fedagent_protocol.errors import is_disk_error
 
+from .books import BooksError, DiskError
 from .config import AgentConfig
 from .daemon import AgentDaemon, check_stream
-from .errors import AgentError, BooksError, DiskError
 from .streams.spec import StreamError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
@@ -27,7 +27,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (BooksError, 12),
     (StreamError, 13),
     (LinkError, 10),
-    (AgentError, 10),
+    (DiskError, 10),
     (OSError, 10),
 )
 """The first class that fits decides (docs/exit-codes.md)."""
@@ -46,7 +46,7 @@ def run(config: AgentConfig) -> int:
         if config.held_out:
             check_stream(config.held_out)
         asyncio.run(AgentDaemon(config).run())
-    except (AgentError, LinkError, StreamError) as failure:
+    except (DiskError, LinkError, StreamError) as failure:
         error = failure
     except OSError as failure:
         error = failure

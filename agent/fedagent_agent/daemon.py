@@ -48,7 +48,7 @@ class AgentDaemon:
         """Run until stopped.
 
         Raises:
-            DataDirBusyError, LinkError, AgentError: See `__main__.EXIT_CODES`.
+            DataDirBusyError, LinkError, DiskError: See `__main__.EXIT_CODES`.
         """
         await self._shell.run(self._serve)
         if self._samples:

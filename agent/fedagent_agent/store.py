@@ -20,7 +20,7 @@ from fedagent_protocol.errors import ChunkError, hide_password
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, TrainStats, UpdateOffer
 
-from .books import Books
+from .books import Books, DiskError
 from .core.agent import AgentCore
 from .core.effects import (
     CarryUpdate,
@@ -38,7 +38,6 @@ from .core.effects import (
     UpdateStored,
 )
 from .core.vouching import Voucher
-from .errors import DiskError
 from .models import ModelsCache
 from .peers.core.records import StoreSlot
 from .peers.store import PeerDevice

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from fedagent_agent import books
-from fedagent_agent.books import FILE, Books
+from fedagent_agent.books import FILE, Books, BooksError
 from fedagent_agent.core.effects import Key, OpinionAnswer, PendingUpdate
-from fedagent_agent.errors import BooksError
 from fedagent_agent.trainer.frames import Open, Train
 from fedagent_protocol import messages as m
 from fedagent_task.recipe.spec import ModelSpec, PrivacySpec, TaskSpec

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedagent_agent.errors import AgentError
 from fedagent_node.data_dir import Identity
+from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
 from fedagent_protocol.signed import identity_of
 
@@ -56,7 +56,7 @@ class Refusal(StrEnum):
     USED_UP = auto()  # the counter of its key
 
 
-class SealError(AgentError):
+class SealError(FedagentError):
     """Raised when a card or packet is not used."""
 
     def __init__(self, peer: str, refusal: Refusal) -> None:

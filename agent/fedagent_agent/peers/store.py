@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedagent_agent.errors import PeerStoreError
+from fedagent_agent.books import DiskError
 from fedagent_node.data_dir import Identity, make_private
 
 from .core.records import ArmStats, SlotRecord, StoreSlot
@@ -41,6 +41,12 @@ CREATE TABLE slots (
 ) STRICT;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 """
+
+
+class PeerStoreError(DiskError):
+    """Raised when what a device keeps of democratized analytics cannot be used."""
+
+    hint = "free space, or move the file away to start empty"
 
 
 class PeerStore:

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent.errors import PeerStoreError
 from fedagent_agent.peers import store as peer_store
 from fedagent_agent.peers.core.records import ArmStats, SlotRecord, StoreSlot
-from fedagent_agent.peers.store import FILE, PeerStore, read_slots
+from fedagent_agent.peers.store import FILE, PeerStore, PeerStoreError, read_slots
 
 RUN = "ab" * 16
 
