@@ -24,8 +24,7 @@ from fedagent_node.errors import JoinError
 from fedagent_node.shell import Shell
 from fedagent_node.site.certificates import Role, fingerprint
 from fedagent_node.site.credentials import Joined, store_credentials
-from fedagent_node.site.enrolling import WAITS_FILE, Joiner, Waits
-from fedagent_node.site.join_client import Waiting, ask
+from fedagent_node.site.enrolling import WAITS_FILE, Joiner, Waiting, Waits, ask
 from fedagent_node.site.joining import JOIN_VERSION, Invitation
 from tests.coordinator.test_join_service import serving
 from tests.documents.machines import Space, why_not

@@ -17,7 +17,7 @@ from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.site.folder import open_site
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.certificates import fingerprint
-from fedagent_node.site.join_client import Applicant, Waiting, ask
+from fedagent_node.site.enrolling import Applicant, Waiting, ask
 from fedagent_node.site.joining import Invitation, code_of
 from tests.coordinator.test_join_service import Field, serving
 

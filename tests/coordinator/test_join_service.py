@@ -18,9 +18,9 @@ from fedagent_coordinator.site.folder import open_site
 from fedagent_coordinator.site.joining import MAX_OF_ADDRESS, JoinService
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import JoinError, JoinUnreachableError
-from fedagent_node.site import join_client
+from fedagent_node.site import enrolling
 from fedagent_node.site.certificates import fingerprint
-from fedagent_node.site.join_client import Admitted, Applicant, Waiting, ask
+from fedagent_node.site.enrolling import Admitted, Applicant, Waiting, ask
 from fedagent_node.site.joining import MAX_FRAME_BYTES, JoinAnswer, code_of, framed, read
 from tests.fakes.links import eventually
 
@@ -169,7 +169,7 @@ async def test_a_false_site_learns_nothing_and_gives_nothing(
 
 async def test_a_request_for_another_service_opens_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path) as made:
-        signed = join_client._request(made.invited(), b"the certificate of a go-between")
+        signed = enrolling._request(made.invited(), b"the certificate of a go-between")
         answer = await said(made, framed(msgspec.msgpack.encode(signed)))
         assert answer.refused == "bad_signature"
 
@@ -297,9 +297,9 @@ async def said(made: Field, framed_request: bytes) -> JoinAnswer:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     host, _, port = made.place.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
-    await join_client.read_frame(reader)
+    await enrolling.read_frame(reader)
     writer.write(framed_request)
-    answer = read(JoinAnswer, await join_client.read_frame(reader))
+    answer = read(JoinAnswer, await enrolling.read_frame(reader))
     writer.close()
     return answer
 

@@ -9,7 +9,7 @@ import pytest
 from fedagent_edge import join_relay
 from fedagent_edge.join_relay import MAX_BYTES, MAX_CONNECTIONS, JoinRelay
 from fedagent_node.errors import JoinUnreachableError
-from fedagent_node.site.join_client import Admitted, ask
+from fedagent_node.site.enrolling import Admitted, ask
 from tests.coordinator.test_join_service import serving
 from tests.fakes.links import eventually
 

@@ -13,8 +13,7 @@ from fedagent_node.site.credentials import (
     store_credentials,
     store_crl,
 )
-from fedagent_node.site.enrolling import renew
-from fedagent_node.site.join_client import Admitted, ask
+from fedagent_node.site.enrolling import Admitted, ask, renew
 from fedagent_node.site.reading import read_crl
 from tests.coordinator.test_join_service import Field, serving
 

@@ -20,7 +20,7 @@ from fedagent_node.address import at_port, counted_as, is_wildcard
 from fedagent_node.errors import JoinError, LinkError
 from fedagent_node.network import lan_addresses
 from fedagent_node.site.credentials import Credentials
-from fedagent_node.site.join_client import read_frame
+from fedagent_node.site.enrolling import read_frame
 from fedagent_node.site.joining import (
     JOIN_VERSION,
     MAX_CRL_BYTES,

@@ -8,8 +8,7 @@ from fedagent_node.data_dir import IDENTITY_FILE, load_or_create
 from fedagent_node.errors import JoinError, JoinUnreachableError, LinkError
 from fedagent_node.site import FOLDER
 from fedagent_node.site.credentials import Credentials, load_credentials, read_joined
-from fedagent_node.site.enrolling import read_waits
-from fedagent_node.site.join_client import Applicant, Waiting, ask
+from fedagent_node.site.enrolling import Applicant, Waiting, ask, read_waits
 
 from .checks import Finding, Level, broken, fine, odd
 
