@@ -73,9 +73,7 @@ class ToyEdge:
     mute: bool = False
     rent: int = 0
     timing_ms: dict[str, float] = field(default_factory=dict)
-    local_steps: float = 0.0
     orders: list[int] = field(default_factory=list)
-    receipts: list[tuple[int, bool]] = field(default_factory=list)
     last: m.RoundReport | None = None
     pending: m.RoundReport | None = None
     pull: Receiver | None = None
@@ -153,7 +151,6 @@ class ToyEdge:
             case m.RoundOrder() if message.run == self.run:
                 return self._order(message, now)
             case m.ReportReceipt() if message.run == self.run:
-                self.receipts.append((message.round, message.too_late))
                 if self.pending is not None and self.pending.round == message.round:
                     self.pending = None
             case m.GlobalModel() if message.run == self.run:
@@ -295,7 +292,6 @@ class ToyEdge:
             used=used,
             weight=sum(outcome.weight for outcome in outcomes),
             first=self.model[: self.chunk_bytes] if order.want_model else b"",
-            local_steps=self.local_steps,
             timing_ms=self.timing_ms,
         )
         self._report_at = now

@@ -63,16 +63,6 @@ def test_no_time_is_lost_between_rounds() -> None:
     assert field.kernel.now - began < 50 * 0.0045 + 4.0
 
 
-def test_the_run_ends_when_the_budget_cannot_pay_the_cheapest() -> None:
-    field = Field(toy_edges(agents=2), settings(count=50, total_micro=5_500_000))
-    field.run()
-    check_books(field)
-    assert field.end == "budget"
-    assert field.engine.run.spent_micro == 5_000_000
-    assert [len(s.feedback.pairs) for s in field.settled.values()] == [2, 2, 1]
-    assert field.edges[0].ended == "budget"
-
-
 def test_a_policy_that_nobody_can_serve_is_refused() -> None:
     with pytest.raises(NeedsUnmetError, match="the outcome of a round"):
         Field(toy_edges(), policy=FixedPolicy([], frozenset({"truth"})))

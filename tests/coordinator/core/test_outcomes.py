@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec import structs
 
@@ -74,11 +73,11 @@ def test_an_edge_is_believed_no_more_steps_than_were_ordered(told: float, kept: 
     assert settled.edges[0].local_steps == kept  # 3 passes over 10 batches
 
 
-def _outcome(agent: str, score: float, count: int, *, valid: bool = True) -> Outcome:
+def _outcome(agent: str, mean: float, count: int, *, valid: bool = True) -> Outcome:
+    """Return an outcome whose score and loss are the same."""
     status = OutcomeStatus.ARRIVED if valid else OutcomeStatus.REJECTED
-    return Outcome(
-        agent=agent, status=status, valid=valid, stats=TrainStats(score=score, score_n=count)
-    )
+    stats = TrainStats(score=mean, score_n=count, loss=mean, num_samples=count)
+    return Outcome(agent=agent, status=status, valid=valid, stats=stats)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_what_an_edge_did_not_tell_is_charged_to_the_edge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "score", "count"),
+    ("outcomes", "mean", "count"),
     [
         ([_outcome("a", 0.5, 30), _outcome("b", 0.9, 10)], 0.6, 40),
         ([_outcome("a", 0.5, 30), _outcome("b", 1.0, 99, valid=False)], 0.5, 30),
@@ -119,33 +118,15 @@ def test_what_an_edge_did_not_tell_is_charged_to_the_edge() -> None:
     ],
     ids=["by their samples", "of valid updates", "without samples"],
 )
-def test_the_score_of_a_model_is_that_of_its_devices(
-    outcomes: list[Outcome], score: float | None, count: int
+def test_the_score_and_the_loss_of_a_model_are_those_of_its_devices(
+    outcomes: list[Outcome], mean: float | None, count: int
 ) -> None:
     settled = _settle(*outcomes)
-    said = round_event(settled, PLAIN, 0, 1.0).fields["device_score"]
-    assert said == (None if score is None else pytest.approx(score))
-    assert settled.details.score == pytest.approx(score or 0.0)
+    said = round_event(settled, PLAIN, 0, 1.0).fields
+    for name in ("device_score", "train_loss"):
+        assert said[name] == (None if mean is None else pytest.approx(mean))
+    assert settled.details.score == pytest.approx(mean or 0.0)
     assert settled.details.score_n == count
-
-
-@pytest.mark.parametrize(("losses", "mean"), [((0.5, 0.9), 0.6), ((0.0, 0.0), None)])
-def test_the_loss_of_training_counts_by_samples(
-    losses: tuple[float, float], mean: float | None
-) -> None:
-    told = [
-        Outcome(
-            agent=name,
-            status=OutcomeStatus.ARRIVED,
-            valid=True,
-            stats=TrainStats(loss=loss, num_samples=n),
-        )
-        for name, loss, n in zip("ab", losses, (30, 10), strict=True)
-    ]
-    settled = _settle(*told)
-    assert np.isnan(settled.details.train_loss) == (mean is None)
-    said = round_event(settled, PLAIN, 0, 1.0).fields["train_loss"]
-    assert said == (None if mean is None else pytest.approx(mean))
 
 
 def test_the_words_of_a_device_have_nothing_in_them_that_moves_a_terminal() -> None:

@@ -5,9 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from fedagent_coordinator import placement
-from fedagent_coordinator.core.settings import Progress
-from fedagent_protocol.tensors import digest_of
-from tests.fakes.engine_field import START_BYTES, Field, MemoryIndices, settings, toy_edges
+from tests.fakes.engine_field import Field, settings, toy_edges
 
 DEAR, CHEAP = 50_000_000, 1_000_000
 ROUND = CHEAP + 2_000_000
@@ -32,23 +30,6 @@ def paid_out(field: Field) -> bool:
     total = field.settings.recipe.budget.total_micro
     assert total is not None
     return field.engine.run.spent_micro <= total < field.engine.run.spent_micro + CHEAP + 1_000_000
-
-
-def resumed(field: Field) -> None:
-    """Let an engine begin that knows both edges from its books, and hears none yet."""
-    indices = MemoryIndices()
-    for edge in field.edges:
-        indices.edge(edge.id)
-    field.engine = field.make_engine(
-        Progress(
-            next_round=3,
-            rounds_done=2,
-            spent_micro=2 * ROUND,
-            model=digest_of(START_BYTES),
-            model_size=len(START_BYTES),
-        ),
-        indices,
-    )
 
 
 def away(field: Field, *, seconds: float) -> None:
@@ -86,21 +67,6 @@ def test_a_dear_edge_alone_ends_the_run_in_a_while() -> None:
     field.run(until=13.0, hello=False)
     assert field.end == "budget"
     assert not field.settled
-
-
-@pytest.mark.parametrize(("comes_s", "plays"), [(8.0, True), (None, False)])
-def test_a_resumed_run_waits_for_the_edges_of_its_books(
-    comes_s: float | None, *, plays: bool
-) -> None:
-    field = market()
-    resumed(field)
-    field.edges[1].mute = True
-    if comes_s is not None:
-        field.kernel.after(comes_s, lambda: setattr(field.edges[1], "mute", False))
-    field.run(until=140.0, hello=False)
-    assert field.end == "budget"
-    assert bool(field.settled) == plays
-    assert paid_out(field) == plays
 
 
 @pytest.mark.parametrize("trouble", [away, forgetful])

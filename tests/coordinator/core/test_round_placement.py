@@ -40,22 +40,6 @@ def rented(field: Field) -> list[object]:
 # ----------------------------------------------------------------------- in the engine
 
 
-def test_all_orders_go_to_the_rented_edge_and_its_model_is_the_global_one() -> None:
-    field = placed(count=4, total_micro=50_000_000)
-    field.run()
-    assert field.end == "rounds"
-    assert rented(field) == ["edge-1"] * 4
-    ordered = {edge for edge, said in field.sent if isinstance(said, m.RoundOrder)}
-    assert ordered == {"edge-1"}
-    assert len(field.committed) == 4
-    assert all(edge.digest == field.committed[-1] for edge in field.edges)
-    assert field.engine.run.spent_micro == 4 * (2_000_000 + RENTS[1])
-    for plan in field.reserved.values():
-        assert set(plan.view.pair_edge[plan.selection.pairs].tolist()) == {
-            plan.controls.placement.edge
-        }
-
-
 def test_each_device_is_ordered_its_own_iterations() -> None:
     class ByNumber(FixedControl):
         def choose(self, clients: IntArray, rng: np.random.Generator) -> IntArray:
