@@ -13,6 +13,7 @@ from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.effects import BookOpinions, BookVolunteers, Reserve, Settle
 from fedagent_coordinator.policies.base import RoundView
 from fedagent_coordinator.policies.selection import explained
+from fedagent_node.data_dir import Identity
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.recipe.text import parse_recipe
 
@@ -48,7 +49,13 @@ def play(store: Store, run: str, plan: Reserve, result: Settle, *, policy: str) 
 
 
 def write_run(
-    folder: Path, *, rounds: int = 3, end: bool = True, recipe: str = RECIPE, metric: str = ""
+    folder: Path,
+    *,
+    rounds: int = 3,
+    end: bool = True,
+    recipe: str = RECIPE,
+    metric: str = "",
+    identity: Identity | None = None,
 ) -> str:
     """Write a run and its last model; return its id.
 
@@ -62,7 +69,7 @@ def write_run(
     digest = sha256(data).hexdigest()
     (folder / "models").mkdir(parents=True, exist_ok=True)
     (folder / "models" / digest).write_bytes(data)
-    with Store(folder) as store:
+    with Store(folder, identity=identity) as store:
         run = begin(store, recipe, ["agent-a", "agent-b"])
         for round_ in range(1, rounds + 1):
             plan = small_plan(small_view(round_, [1_000_000, 1_500_000], budgets=[4_000_000]))

@@ -49,25 +49,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield found
 
 
-TROUBLES: list[str] = []
-"""What failed on the newest page, and what it asked for elsewhere."""
+TROUBLES: dict["Page", list[str]] = {}
+"""What failed on each page, and what it asked for elsewhere."""
 
 
 def opened(browser: "Browser", url: str, *, width: int = 1280, dark: bool = False) -> "Page":
     size: Any = {"width": width, "height": 800}
     page = browser.new_page(viewport=size, color_scheme="dark" if dark else "light")
-    TROUBLES.clear()
+    troubles = TROUBLES[page] = []
     own = url.partition("#")[0]
 
     def asked(request: "Request") -> None:
         if not request.url.startswith(own):
-            TROUBLES.append(request.url)
+            troubles.append(request.url)
 
     def said(line: "ConsoleMessage") -> None:
         if line.type == "error":
-            TROUBLES.append(line.text)
+            troubles.append(line.text)
 
-    page.on("pageerror", lambda error: TROUBLES.append(str(error)))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
     page.on("console", said)
     page.on("request", asked)
     page.goto(url)
@@ -86,7 +86,7 @@ def serious(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 def quiet(page: "Page") -> None:
     """Nothing failed, and nothing was asked for elsewhere."""
-    assert TROUBLES == []
+    assert TROUBLES[page] == []
     page.close()
 
 
@@ -187,13 +187,15 @@ def test_an_open_page_hears_of_the_end_and_of_another_coordinator(
     browser: "Browser", tmp_path: Path
 ) -> None:
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
-    run = write_run(first, rounds=2, end=False)
-    write_run(second, rounds=1)
-    third.mkdir()
-    other = [load_or_create(folder).id[:8] for folder in (first, second, third)]
+    for folder in (first, second, third):
+        folder.mkdir()
+    identity, *others = (load_or_create(folder) for folder in (first, second, third))
+    other = [one.id[:8] for one in (identity, *others)]
+    run = write_run(first, rounds=2, end=False, identity=identity)
+    write_run(second, rounds=1, identity=others[0])
     with served(first) as site:
         page = opened(browser, site.url)
-        with Store(first) as store:
+        with Store(first, identity=identity) as store:
             store.end_run(run, "complete")
     page.get_by_text("the run has ended: complete; its coordinator has stopped").wait_for()
     place = PageAddress("127.0.0.1", urlsplit(site.url).port or 0)
@@ -205,12 +207,12 @@ def test_an_open_page_hears_of_the_end_and_of_another_coordinator(
         page.locator("main").wait_for(state="hidden")
     with served(first, place):
         page.get_by_text(f"Another coordinator, {other[0]}, now answers").wait_for()
-        write_run(first, rounds=1)
+        write_run(first, rounds=1, identity=identity)
         page.get_by_text("Another run is now shown").wait_for()
     page.close()
 
 
-def test_a_mend_wraps_on_a_phone_and_is_taken_whole_by_a_tap(
+def test_a_hint_wraps_on_a_phone_and_is_taken_whole_by_a_tap(
     browser: "Browser", tmp_path: Path
 ) -> None:
     folder = tmp_path / "/".join(f"a-folder-with-a-long-name-{n}" for n in range(6))
