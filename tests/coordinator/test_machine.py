@@ -6,7 +6,6 @@ wherever it writes.
 
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -47,6 +46,12 @@ class Spoilt(Site):
         self.waiting: list[Callable[[], None]] = []
         self._alive(self._start)
         self._beat()
+
+    def _start(self) -> None:
+        try:
+            super()._start()
+        except RunFinishedError:  # it died after the end was written
+            self.done = "rounds"
 
     def checkpoint(self, name: str) -> None:
         if self.deaths:
@@ -152,8 +157,7 @@ class Coordinator(RuleBasedStateMachine):
         site = self.site
         with self.folder:
             try:
-                with suppress(RunFinishedError):  # it died after the end was written
-                    site.flow(600.0)
+                site.flow(600.0)
             finally:
                 site.close()
             with Store(site.folder) as store:
