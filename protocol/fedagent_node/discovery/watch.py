@@ -33,7 +33,7 @@ Judge = Callable[[Advert], Awaitable[str]]
 """Returns why the address of an advert is of no use, in a few words; empty if it is."""
 
 MAX_CANDIDATES = 32
-"""Names that are followed; one more takes the place of one that never answered, if there is one."""
+"""Names that are followed; one more waits for the place of one that never answered, or is gone."""
 GONE_S = 2.0
 """How long zeroconf may name one that has said goodbye again: it keeps its records for 1 s."""
 MAX_HOSTS = 8
@@ -41,7 +41,7 @@ MAX_HOSTS = 8
 MAX_TRIED = 8
 """Adverts whose addresses are tried at a time; a turn that found one refused lasts `AGAIN_S`."""
 MAX_REMEMBERED = 128
-"""Names whose last complaint, or whose end, is remembered, and sites beside ours."""
+"""Names that wait, or whose last complaint or end is remembered, and sites beside ours."""
 DEBOUNCE_S = 0.05
 LOOKUP_MS = 3000
 AGAIN_S = 1.0
@@ -89,6 +89,7 @@ class Watch:
         self._judge = judge
         self._needed = needed
         self._names: dict[str, _Name] = {}
+        self._waiting: dict[str, None] = {}  # zeroconf names each once: who finds no room is kept
         self._back_at: dict[str, float] = {}  # when a name that is gone may be back
         self._complaints: dict[str, tuple[str, ...]] = {}
         self._elsewhere: dict[str, None] = {}
@@ -130,21 +131,25 @@ class Watch:
         """Take a browser's event; the parameters are zeroconf's."""
         loop, one = asyncio.get_running_loop(), self._names.get(name)
         if state_change is ServiceStateChange.Removed:
+            self._waiting.pop(name, None)
             _remember(self._back_at, name, loop.time() + GONE_S)
             if one is not None:
                 self._leave(one)
-            return
-        if one is None:
-            if len(self._names) >= MAX_CANDIDATES:
-                self._counters["ignored_full"] += 1
-                useless = (one for one in self._names.values() if one.silent and not one.answered)
-                if (worst := next(useless, None)) is None:
-                    return
-                self._leave(worst)
+        elif one is None:
+            _remember(self._waiting, name, None)
+            self._let_in()
+            self._counters["ignored_full"] += name in self._waiting
+        else:
+            one.again.set()
+            if one.task is None:
+                one.task = loop.create_task(self._follow(one))
+
+    def _let_in(self) -> None:
+        while self._waiting and len(self._names) < MAX_CANDIDATES:
+            name = next(iter(self._waiting))
+            del self._waiting[name]
             one = self._names[name] = _Name(name)
-        one.again.set()
-        if one.task is None:
-            one.task = loop.create_task(self._follow(one))
+            one.task = asyncio.get_running_loop().create_task(self._follow(one))
 
     def _leave(self, one: _Name) -> None:
         self._names.pop(one.name, None)
@@ -152,6 +157,8 @@ class Watch:
             self._notify_soon()
         if one.task is not None:
             one.task.cancel()
+        if self._browser is not None:
+            self._let_in()
 
     async def _follow(self, one: _Name) -> None:
         """Look a name up, again after a while or when it has changed, until it is of no use."""
@@ -165,6 +172,10 @@ class Watch:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s if pause_s < math.inf else None):
                     await one.again.wait()
+            useless = one.silent and not one.answered and not one.again.is_set()
+            if useless and self._waiting:
+                _remember(self._waiting, one.name, None)
+                break
         one.task = None
         self._leave(one)
 
