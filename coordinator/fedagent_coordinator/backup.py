@@ -101,7 +101,7 @@ def restore(backup: Path, folder: Path, *, accept_lost_history: bool = False) ->
     about = _read_backup(backup)
     former = former_data(folder)
     with nullcontext() if former is None else hold_data_dir(former):
-        seq, lost = (0, "") if former is None else _newer(former, about)
+        seq, lost = (0, "") if former is None else _lost(former, about)
         if lost and not accept_lost_history:
             raise BackupError(
                 str(backup),
@@ -117,8 +117,7 @@ def restore(backup: Path, folder: Path, *, accept_lost_history: bool = False) ->
             shutil.rmtree(part, ignore_errors=True)  # of a try that was cut short
             shutil.copytree(backup, part, ignore=shutil.ignore_patterns(ABOUT))
             part.chmod(0o700)
-            if former is not None:
-                _keep_site(former, part, newer=seq >= about.seq)
+            _keep_site(former, part)
             store_starts(part, count_start(part) + STARTS_SKIPPED)
             made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.at_ms / 1000))
             with Store(part, identity=load_or_create(part)) as store:
@@ -179,7 +178,7 @@ def _read_backup(backup: Path) -> Backup:
     return about
 
 
-def _newer(former: Path, about: Backup) -> tuple[int, str]:
+def _lost(former: Path, about: Backup) -> tuple[int, str]:
     """Return the newest entry of a directory, and what it knows that a backup does not."""
     lost = []
     try:
@@ -190,30 +189,43 @@ def _newer(former: Path, about: Backup) -> tuple[int, str]:
     if mark is not None and seq > about.seq:
         lost.append(f"it has entry {seq} ({mark.hash[:16]}), the backup ends at {about.seq}")
     try:
-        _revocations(former)
+        _has_site(former)
     except (StoreDamagedError, sqlite3.DatabaseError) as error:
         lost.append(f"{error}: revoke again who was revoked since")
     return seq, ", ".join(lost)
 
 
-def _keep_site(former: Path, part: Path, *, newer: bool) -> None:
-    """Go on from the former members, where they are of the same site and no older."""
+def _keep_site(former: Path | None, part: Path) -> None:
+    """Go on from the former members and from who was revoked before."""
     try:
-        theirs, ours = _revocations(former), _revocations(part)
-        same = (former / FOLDER / CA_FILE).read_bytes() == (part / FOLDER / CA_FILE).read_bytes()
-    except (StoreDamagedError, sqlite3.DatabaseError, FileNotFoundError):
+        known = former is not None and _has_site(former)
+    except (StoreDamagedError, sqlite3.DatabaseError):
+        known = False
+    if not known and not _has_site(part):
         return
-    if same and (theirs, newer) >= (ours, True):
-        shutil.copytree(former / FOLDER, part / FOLDER, dirs_exist_ok=True)
-        _copy_database(former / SITE_DATABASE, part / SITE_DATABASE)
+    with Enrolment(part) as site:
+        if former is None or not known:
+            site.inherit(None, same_site=False)
+            return
+        authorities = {
+            path.read_bytes() if (path := folder / FOLDER / CA_FILE).exists() else b""
+            for folder in (former, part)
+        }
+        with Enrolment(former) as before:
+            site.inherit(before, same_site=len(authorities) == 1)
 
 
-def _revocations(folder: Path) -> int:
-    """Return the number of the newest list of the revoked; 0 where no site was founded."""
+def _has_site(folder: Path) -> bool:
+    """Return whether it has members that can be read.
+
+    Raises:
+        StoreDamagedError, sqlite3.DatabaseError: They cannot.
+    """
     if not (folder / SITE_DATABASE).exists():
-        return 0
+        return False
     with Enrolment(folder) as site:
-        return site.revocations()[0]
+        site.revocations()
+    return True
 
 
 def _sync_all(folder: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from fedagent_coordinator import backup
 from fedagent_coordinator.backup import back_up, restore
+from fedagent_coordinator.books.mark import MARK
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import BackupError, HistoryLostError
@@ -328,7 +329,7 @@ def test_who_was_revoked_since_the_backup_stays_revoked(tmp_path: Path) -> None:
     restore(copy, folder)
     with Enrolment(folder) as site:
         assert site.revoked_ids() == {gone}
-        assert site.revocations() == (number, serials)
+        assert site.revocations() == (number + 1, serials)
         assert len(site.members(now=1.0)) == 2
 
 
@@ -344,8 +345,16 @@ def test_a_certificate_that_was_renewed_since_the_backup_can_be_revoked(lost: Lo
     assert lost.held["hall"].serial in lost.revoke(hall, at=now)
 
 
-def test_who_joined_since_the_backup_still_belongs_and_can_be_revoked(lost: Lost) -> None:
+@pytest.mark.parametrize("mark", ["whole", "damaged", "missing"])
+def test_who_joined_since_the_backup_still_belongs_and_can_be_revoked(
+    lost: Lost, mark: str
+) -> None:
+    """Also where the disk that is restored has lost more."""
     now = time.time()
+    if mark == "damaged":
+        (lost.folder / MARK).write_bytes(bytes(1024))
+    elif mark == "missing":
+        (lost.folder / MARK).unlink()
     late = lost.certify("late", at=now)
     with Enrolment(lost.folder) as enrolment:
         enrolment.invite("porch", "agent", b"used since", now=now)
@@ -360,16 +369,19 @@ def test_who_joined_since_the_backup_still_belongs_and_can_be_revoked(lost: Lost
 
 
 def test_who_was_revoked_on_either_side_stays_so(lost: Lost) -> None:
-    """Also where a newer backup is laid over an older directory."""
+    """Also where a newer backup is laid over an older directory that has gone its own way."""
     now = time.time()
-    late = lost.certify("late", at=now)
+    late, other = lost.certify("late", at=now), lost.certify("other", at=now)
     shutil.copytree(lost.folder, older := lost.folder.with_name("older"))
     serials = lost.revoke(late, at=now)
     shutil.rmtree(lost.copy)
     back_up(lost.folder, lost.copy)
+    with Enrolment(older) as enrolment:
+        enrolment.revoke(other, now=now)
+        serials |= enrolment.revocations()[1]
     restore(lost.copy, older)
     with Enrolment(older) as enrolment:
-        assert enrolment.revoked_ids() == {late}
+        assert enrolment.revoked_ids() == {late, other}
         assert enrolment.revocations()[1] == serials
 
 

@@ -10,7 +10,7 @@ from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 
-from .harness import RUN, ToyAgent, expected_mean, field_of
+from .harness import RUN, Field, ToyAgent, expected_mean, field_of
 
 
 def test_credit_is_capped_over_all_agents(tmp_path: Path) -> None:
@@ -167,3 +167,25 @@ def test_a_second_different_update_is_refused(tmp_path: Path) -> None:
     field.to_edge("a0", structs.replace(agent.offer, digest="1" * 64))
     assert field.run_until_report().used == 2
     assert ("1" * 64, "second_update") in {(r.digest, r.reason) for r in agent.receipts}
+
+
+class Asking(ToyAgent):
+    """Asks for the task of an order that comes before the word on it, and forgets the order."""
+
+    knows_task = False
+
+    def receive(self, message: m.AnyMessage, f: Field) -> None:
+        self.knows_task |= isinstance(message, m.TaskBody)
+        if isinstance(message, m.TrainOrder) and not self.knows_task:
+            need = m.TaskNeed(run=message.run, round=message.round, digest=message.task)
+            f.to_edge(self.id, need)
+            return
+        super().receive(message, f)
+
+
+def test_who_asked_for_the_task_gets_its_order_again(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 2)
+    field.agents["a1"].__class__ = Asking
+    field.order(deadline_ms=20_000, max_wait_ms=25_000)
+    outcomes = field.run_until_report(1, 60).outcomes
+    assert {one.status for one in outcomes} == {m.OutcomeStatus.ARRIVED}

@@ -290,6 +290,9 @@ class AgentCore:
         effects, accepted = self.queue.order(key, order, session, now)
         if accepted:
             return [*self.evaluator.make_room(), *self.uploads.end_others(key), *effects]
+        if self.queue.outranked(key):
+            # Its orders and our rounds do not fit together: its welcome says where it is.
+            effects += self.sessions.hello(session, now)
         if self.device.price_micro != order.price and session.report_wanted(self.device, now):
             effects.append(Send(session.edge, self.sessions.report(session, now)))
         return effects

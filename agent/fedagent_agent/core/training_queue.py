@@ -185,6 +185,10 @@ class TrainingQueue:
             self._counters["round_went_back"] += 1
             self._newest[run] = round_
 
+    def outranked(self, key: Key) -> bool:
+        """Return whether an order of this number is refused for a newer one."""
+        return key.round < self._newest.get(key.run, 0)
+
     def abort(self, detail: str) -> list[Effect]:
         """Give the order under way back: the device may not train any more."""
         if self.active_order is None:

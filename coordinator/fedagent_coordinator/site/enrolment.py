@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ MAX_PENDING = 64
 MAX_PENDING_OF_ADDRESS = 16
 PENDING_S = 300.0
 """A device that has not asked for so long does not wait any more."""
+LISTS_SKIPPED = 1_000_000
+"""Lists of the revoked that edges may have and a restored coordinator may not."""
 UNKNOWN = "unknown"
 """The role of somebody who was revoked and is known by the id alone."""
 _BUSY_S = 5.0
@@ -220,6 +222,48 @@ class Enrolment:
                 number = max(found.number, self.fact("revocations", 0))
                 self._set("revocations", number + 1)
         return len(ids) + len(loose)
+
+    def inherit(self, former: "Enrolment | None", *, same_site: bool) -> None:
+        """Take over what the data before a restore knows: who was revoked, of one site all else.
+
+        Who is revoked in either stays so. A certificate that is not known here could not be taken
+        back; an invitation that was used must not be used again. Where members are lost, edges may
+        have lists that are not known here: the next number is none of theirs.
+        """
+        numbers = [self.fact("revocations", 0)]
+        with self._writing():
+            if former is not None:
+                numbers.append(former.fact("revocations", 0))
+                gone, ours = former.revoked_ids(), self.revoked_ids()
+                # Columns: who a certificate is of is its second, a member's state the fourth.
+                self._take(
+                    "certificates", former, "IGNORE", lambda row: same_site or row[1] in gone
+                )
+                self._take(
+                    "members",
+                    former,
+                    "REPLACE",
+                    lambda row: (
+                        row[0] in gone or (same_site and row[0] not in ours and row[3] != "pending")
+                    ),
+                )
+                if same_site:
+                    self._take("invitations", former, "REPLACE", lambda _: True)
+                    self._set_serials(self._loose_serials() | former._loose_serials())  # noqa: SLF001
+            self._set("revocations", max(numbers) + (1 if same_site else LISTS_SKIPPED))
+
+    def _take(
+        self,
+        table: str,
+        former: "Enrolment",
+        present: Literal["IGNORE", "REPLACE"],
+        wanted: Callable[[tuple[Any, ...]], bool],
+    ) -> None:
+        rows = former._connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608, SLF001 - our own words, the same class
+        for row in filter(wanted, rows):
+            places = ", ".join("?" * len(row))
+            query = f"INSERT OR {present} INTO {table} VALUES ({places})"  # noqa: S608
+            self._connection.execute(query, row)
 
     def _loose_serials(self) -> frozenset[int]:
         """Return revoked serials of certificates that are not known here."""

@@ -277,7 +277,6 @@ class EdgeCore:
         memory = self.memory
         if need.digest != memory.task:
             raise Ignored("task_unknown")
-        self.rounds.task_need(event.sender, need.round)
         body = TaskBody(
             run=memory.run,
             digest=need.digest,

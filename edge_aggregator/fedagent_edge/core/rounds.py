@@ -251,12 +251,6 @@ class Rounds:
         part.work = part.work if part.offer is not None else own
         return rnd.layout
 
-    def task_need(self, agent: str, number: int) -> None:
-        """Note that an agent has its order."""
-        part = self._part(agent)
-        if part is not None and part.key[1] == number:
-            part.answered = True
-
     def left(self, agent: str, now: float) -> list[Effect]:
         """Wait no more for an agent that left."""
         rnd, part = self.open_round, self._part(agent)
