@@ -79,11 +79,11 @@ def test_what_devices_get_once_is_kept_and_sent_by_credit(tmp_path: Path) -> Non
     assert blobs.get(model.once) == file.task.once_bytes
     edge = site.edges[0]
     site.sent.clear()
-    site._up(edge, m.Need(run=site.store.run.run_id, digest=model.once, ranges=((0, 1),)))
+    site.up(edge, m.Need(run=site.store.run.run_id, digest=model.once, ranges=((0, 1),)))
     site.kernel.run(until=site.kernel.now + 1)
     (chunk,) = [s.message for s in site.sent if isinstance(s.message, m.Chunk)]
     assert (chunk.digest, chunk.data) == (model.once, file.task.once_bytes)
-    site._up(edge, m.Need(run=site.store.run.run_id, digest=model.once, ranges=((1, 9),)))
+    site.up(edge, m.Need(run=site.store.run.run_id, digest=model.once, ranges=((1, 9),)))
     site.kernel.run(until=site.kernel.now + 1)
     assert site.engine.counters["bad_chunk"] == 1
     site.close()

@@ -60,7 +60,7 @@ class Spoilt(Site):
             if left == 1:
                 raise KilledError(name)
 
-    def _up(self, edge: ToyEdge, message: m.EdgeToCoordinator) -> None:
+    def up(self, edge: ToyEdge, message: m.EdgeToCoordinator) -> None:
         topic = topics.edge_up("default", edge.id, m.kind(message))
         arrive = partial(self._arrive, topic, encode(message))
         self.waiting.append(lambda: self._alive(arrive))

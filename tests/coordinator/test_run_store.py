@@ -84,7 +84,7 @@ def skip_each(site: Site, edge: ToyEdge, every: int) -> None:
         if site.driver is not None and isinstance(site.engine.phase, Idle):
             run, round_ = site.store.run.run_id, site.engine.run.numbers.round
             if round_ % every == 0:
-                site._up(edge, structs.replace(edge.hello(), run=run, round=round_))
+                site.up(edge, structs.replace(edge.hello(), run=run, round=round_))
         site.kernel.after(0.05, claim)
 
     site.kernel.after(0.05, claim)
@@ -187,7 +187,7 @@ def until_round(site: Site, number: int) -> None:
 
     site._alive(site._start)
     for edge in site.edges:
-        site._up(edge, edge.hello())
+        site.up(edge, edge.hello())
     site._beat()
     site.kernel.run(until=site.kernel.now + 60.0, stop=settled)
     assert settled()

@@ -27,7 +27,7 @@ def interrupted(folder: Path, at: str) -> Site:
     site = Site(folder, given, toy_edges(given), kill_at=at)
     site._alive(site._start)
     for edge in site.edges:
-        site._up(edge, edge.hello())
+        site.up(edge, edge.hello())
     site._beat()
     site.kernel.run(until=site.kernel.now + 30.0, stop=lambda: site.kills > 0)
     assert site.kills == 1

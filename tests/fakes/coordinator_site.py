@@ -1,5 +1,6 @@
-"""The real runtime on a real directory, with toy edges and a simulated clock; it can be killed."""
+"""The real runtime with toy edges and a simulated clock; on a real directory it can be killed."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +11,8 @@ from fedagent_coordinator.core.effects import Start
 from fedagent_coordinator.core.engine import Engine
 from fedagent_coordinator.daemon import route
 from fedagent_coordinator.run_store import RunStore, open_coordinator
-from fedagent_node.driver import Driver
-from fedagent_node.effects import EVERYBODY, Connect, Emit, Send
+from fedagent_node.driver import Driver, Store
+from fedagent_node.effects import EVERYBODY, Connect, Emit, Send, Warn
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode, encode
@@ -20,7 +21,7 @@ from fedagent_task.recipe.spec import Recipe
 from fedagent_task.recipe.text import parse_recipe
 from fedagent_task.task_file import TaskFile
 from fedagent_testbed.kernel import Kernel
-from fedagent_testbed.node import virtual_driver
+from fedagent_testbed.node import AtOnce
 from tests.fakes.toy_edge import ToyAgent, ToyEdge
 
 RECIPE = """
@@ -67,8 +68,112 @@ def toy_edges(given: Recipe, edges: int = 1, agents: int = 3) -> list[ToyEdge]:
     ]
 
 
+@dataclass(kw_only=True)
+class Played(ABC):
+    """A coordinator, and toy edges on a network; `plan` says when copies of a kind arrive."""
+
+    plan: Callable[[str], list[float]] = lambda _: [0.001]
+    kernel: Kernel = field(default_factory=Kernel)
+    events: list[Emit] = field(default_factory=list)
+    warned: list[Warn] = field(default_factory=list)
+    sent: list[Send] = field(default_factory=list)
+    done: str = ""
+    driver: Driver | None = None
+
+    @abstractmethod
+    def toys(self) -> list[ToyEdge]:
+        """Return the edges."""
+
+    @abstractmethod
+    def open(self) -> object:
+        """Make `driver`."""
+
+    @property
+    def engine(self) -> Engine:
+        assert self.driver is not None
+        assert isinstance(self.driver.core, Engine)
+        return self.driver.core
+
+    def drive(self, engine: Engine, store: Store) -> None:
+        self.driver = Driver(
+            engine,
+            store,
+            links=self,
+            jobs=AtOnce(),
+            clock=lambda: self.kernel.now,
+            emit=self._emit,
+            warn=self.warned.append,
+            me="c-1",
+        )
+
+    def run(self, *, until: float = 600.0, hello: bool = True) -> None:
+        """Run to the end, or for `until` virtual seconds."""
+        self._alive(self._start)
+        for edge in self.toys() if hello else ():
+            self.up(edge, edge.hello())
+        self._beat()
+        self.kernel.run(until=self.kernel.now + until, stop=lambda: bool(self.done))
+        self.kernel.run(until=self.kernel.now + 2.0)
+
+    def _start(self) -> None:
+        self.open()
+        assert self.driver is not None
+        self.driver.receive(Start())
+
+    def _alive(self, action: Callable[[], None]) -> None:
+        action()
+
+    def _beat(self) -> None:
+        """Tick edges every 50 ms, and the coordinator when it wants to be."""
+        now = self.kernel.now
+        for edge in self.toys():
+            for message in edge.tick(now):
+                self.up(edge, message)
+        if self.driver is not None:
+            due = self.driver.next_due()
+            if due is not None and due <= now:
+                self._alive(self.driver.tick)
+        self.kernel.after(0.05, self._beat)
+
+    def up(self, edge: ToyEdge, message: m.EdgeToCoordinator) -> None:
+        """Carry a message to the coordinator."""
+        kind = m.kind(message)
+        topic, payload = topics.edge_up("default", edge.id, kind), encode(message)
+        for delay in self.plan(kind):
+            self.kernel.after(delay, lambda: self._alive(lambda: self._arrive(topic, payload)))
+
+    def _arrive(self, topic: str, payload: bytes) -> None:
+        if self.driver is not None:
+            direction = Direction.EDGE_TO_COORDINATOR
+            self.driver.arrived("edges", direction, topic, payload, at=self.kernel.now)
+            self.driver.flush()
+
+    def send(self, send: Send) -> bool:
+        payload = encode(send.message)
+        assert topics.parse(route("default", "c-1", send)[1])
+        self.sent.append(send)
+        for edge in self.toys():
+            if edge.id == send.to and send.to != EVERYBODY:
+                for delay in self.plan(m.kind(send.message)):
+                    self.kernel.after(delay, lambda e=edge: self._deliver(e, payload))  # type: ignore[misc] # a bound default
+        return True
+
+    def change(self, effect: Connect) -> None:
+        raise NotImplementedError(effect)
+
+    def _emit(self, event: Emit) -> None:
+        self.events.append(event)
+        if event.name == "end":
+            self.done = str(event.fields["reason"])
+
+    def _deliver(self, edge: ToyEdge, payload: bytes) -> None:
+        message = cast("m.CoordinatorToEdge", decode(Direction.COORDINATOR_TO_EDGE, payload))
+        for answer in edge.receive(message, self.kernel.now):
+            self.up(edge, answer)
+
+
 @dataclass
-class Site:
+class Site(Played):
     """A coordinator on a directory, and its edges; `kill_at` names a crash point."""
 
     folder: Path
@@ -81,13 +186,11 @@ class Site:
     keep_rounds: int = 0
     init: str = ""
     task: TaskFile | None = None
-    kernel: Kernel = field(default_factory=Kernel)
-    events: list[Emit] = field(default_factory=list)
-    sent: list[Send] = field(default_factory=list)
     passed: list[str] = field(default_factory=list)
     kills: int = 0
-    done: str = ""
-    driver: Driver | None = None
+
+    def toys(self) -> list[ToyEdge]:
+        return self.edges
 
     def checkpoint(self, name: str) -> None:
         self.passed.append(name)
@@ -95,12 +198,6 @@ class Site:
             self.kill_hit -= 1
             if self.kill_hit == 0:
                 raise KilledError(name)
-
-    @property
-    def engine(self) -> Engine:
-        assert self.driver is not None
-        assert isinstance(self.driver.core, Engine)
-        return self.driver.core
 
     @property
     def store(self) -> RunStore:
@@ -130,29 +227,16 @@ class Site:
             clock_ms=lambda: int(self.kernel.now * 1000),
             task=self.task,
         )
-        self.driver = virtual_driver(engine, store, self.kernel, self, me="c-1", emit=self._emit)
+        self.drive(engine, store)
         return store
-
-    def run(self, *, until: float = 600.0) -> None:
-        """Run to the end, starting the coordinator again 50 ms after each kill."""
-        self._alive(self._start)
-        for edge in self.edges:
-            self._up(edge, edge.hello())
-        self._beat()
-        self.kernel.run(until=self.kernel.now + until, stop=lambda: bool(self.done))
-        self.kernel.run(until=self.kernel.now + 2.0)
 
     def close(self) -> None:
         if self.driver is not None:
             self.driver.store.close()
             self.driver = None
 
-    def _start(self) -> None:
-        self.open()
-        assert self.driver is not None
-        self.driver.receive(Start())
-
     def _alive(self, action: Callable[[], None]) -> None:
+        """Start the coordinator again 50 ms after each kill."""
         try:
             action()
         except KilledError:
@@ -162,47 +246,3 @@ class Site:
                 # Its broker is gone with it: edges say hello again.
                 edge.welcomed = False
             self.kernel.after(0.05, lambda: self._alive(self._start))
-
-    def _beat(self) -> None:
-        now = self.kernel.now
-        for edge in self.edges:
-            for message in edge.tick(now):
-                self._up(edge, message)
-        if self.driver is not None:
-            due = self.driver.next_due()
-            if due is not None and due <= now:
-                self._alive(self.driver.tick)
-        self.kernel.after(0.05, self._beat)
-
-    def _up(self, edge: ToyEdge, message: m.EdgeToCoordinator) -> None:
-        topic = topics.edge_up("default", edge.id, m.kind(message))
-        payload = encode(message)
-        self.kernel.after(0.001, lambda: self._alive(lambda: self._arrive(topic, payload)))
-
-    def _arrive(self, topic: str, payload: bytes) -> None:
-        if self.driver is not None:
-            direction = Direction.EDGE_TO_COORDINATOR
-            self.driver.arrived("edges", direction, topic, payload, at=self.kernel.now)
-            self.driver.flush()
-
-    def send(self, send: Send) -> bool:
-        payload = encode(send.message)
-        assert topics.parse(route("default", "c-1", send)[1])
-        self.sent.append(send)
-        for edge in self.edges:
-            if edge.id == send.to and send.to != EVERYBODY:
-                self.kernel.after(0.001, lambda e=edge: self._deliver(e, payload))  # type: ignore[misc] # a bound default
-        return True
-
-    def change(self, effect: Connect) -> None:
-        raise NotImplementedError(effect)
-
-    def _emit(self, event: Emit) -> None:
-        self.events.append(event)
-        if event.name == "end":
-            self.done = str(event.fields["reason"])
-
-    def _deliver(self, edge: ToyEdge, payload: bytes) -> None:
-        message = cast("m.CoordinatorToEdge", decode(Direction.COORDINATOR_TO_EDGE, payload))
-        for answer in edge.receive(message, self.kernel.now):
-            self._up(edge, answer)

@@ -1,8 +1,9 @@
-"""The engine with the smallest possible disk, and a network that a test may spoil."""
+"""The engine with the smallest possible disk: what it asks for is kept, for a test to look at."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,34 +11,22 @@ from msgspec import Struct, structs
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.decision import Learning
-from fedagent_coordinator.core.edges import Indices
 from fedagent_coordinator.core.engine import Engine
 from fedagent_coordinator.core.outcomes import SILENT
-from fedagent_coordinator.core.phases import Ended
-from fedagent_coordinator.core.settings import (
-    NO_EVALUATIONS,
-    PastEvaluations,
-    Progress,
-    Settings,
-)
-from fedagent_coordinator.iterations import IterationControl
-from fedagent_coordinator.iterations.fixed import LearnerControl
-from fedagent_coordinator.placement.base import PlacementPolicy
-from fedagent_coordinator.policies.base import Feedback, SelectionPolicy
+from fedagent_coordinator.core.settings import Progress, Settings
+from fedagent_coordinator.policies.base import Feedback
 from fedagent_coordinator.policies.baselines import RandomPolicy
+from fedagent_node.driver import Job
 from fedagent_node.effects import (
-    EVERYBODY,
-    Effect,
-    Emit,
     FinishModel,
+    Input,
     ModelFinished,
     Received,
-    Send,
-    Warn,
+    Run,
+    Write,
     WriteModel,
 )
 from fedagent_protocol import messages as m
-from fedagent_protocol.messages import AnyMessage
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
 from fedagent_task.recipe.spec import (
     BudgetSpec,
@@ -48,7 +37,7 @@ from fedagent_task.recipe.spec import (
     Recipe,
     RoundsSpec,
 )
-from fedagent_testbed.kernel import Kernel
+from tests.fakes.coordinator_site import Played
 from tests.fakes.toy_edge import ToyAgent, ToyEdge
 
 S = TypeVar("S", bound=Struct)
@@ -57,9 +46,6 @@ RUN = "ab" * 16
 START: dict[str, npt.NDArray[np.generic]] = {"weight": np.zeros(500, dtype=np.float32)}
 MANIFEST = Manifest.of(START)
 START_BYTES = encode_tensors(START)
-
-Plan = Callable[[str], list[float]]
-"""When copies of a message arrive, in seconds from now; none = lost."""
 
 
 @dataclass
@@ -129,87 +115,139 @@ def settings(**changes: object) -> Settings:
     return Settings(**{**base, "recipe": recipe, **given})  # type: ignore[arg-type] # a test's keywords
 
 
+def begun(**changes: object) -> Progress:
+    """Return where a new run stands."""
+    base: dict[str, object] = {
+        "next_round": 1,
+        "rounds_done": 0,
+        "spent_micro": 0,
+        "model": digest_of(START_BYTES),
+        "model_size": len(START_BYTES),
+    }
+    return Progress(**{**base, **changes})  # type: ignore[arg-type] # a test's keywords
+
+
 @dataclass
-class Field:
+class Field(Played):
     """An engine, edges, and what the books would hold."""
 
     edges: list[ToyEdge]
     settings: Settings = field(default_factory=settings)
-    policy: SelectionPolicy = field(default_factory=RandomPolicy)
-    control: IterationControl = field(default_factory=LearnerControl)
-    placement: PlacementPolicy | None = None
-    plan: Plan = lambda _: [0.001]
-    kernel: Kernel = field(default_factory=Kernel)
-    blobs: dict[str, bytes] = field(default_factory=dict)
+    learning: Learning = field(default_factory=lambda: Learning(RandomPolicy()))
+    progress: Progress = field(default_factory=begun)
+    blobs: dict[str, bytes] = field(default_factory=lambda: {digest_of(START_BYTES): START_BYTES})
     parts: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    written: list[Write] = field(default_factory=list)
     reserved: dict[int, fx.Reserve] = field(default_factory=dict)
     settled: dict[int, fx.Settle] = field(default_factory=dict)
-    learnt: list[int] = field(default_factory=list)
     feedbacks: dict[int, Feedback] = field(default_factory=dict)
-    evaluated: dict[int, fx.BookOpinions | fx.BookVolunteers] = field(default_factory=dict)
-    past: PastEvaluations = NO_EVALUATIONS
+    evaluated: dict[int, fx.BookEvaluation] = field(default_factory=dict)
     committed: list[str] = field(default_factory=list)
-    events: list[Emit] = field(default_factory=list)
-    warned: list[Warn] = field(default_factory=list)
-    sent: list[tuple[str, m.CoordinatorToEdge]] = field(default_factory=list)
-    end: str = ""
+    at_reserve: Callable[[], object] = lambda: None
 
     def __post_init__(self) -> None:
-        start = digest_of(START_BYTES)
-        self.blobs[start] = START_BYTES
-        self.engine = self.make_engine(
-            Progress(
-                next_round=1,
-                rounds_done=0,
-                spent_micro=0,
-                model=start,
-                model_size=len(START_BYTES),
-                evaluations=self.past,
-            )
-        )
+        self.open()
 
-    def make_engine(self, progress: Progress, indices: Indices | None = None) -> Engine:
-        """Return an engine that starts where `progress` says."""
+    def toys(self) -> list[ToyEdge]:
+        return self.edges
+
+    def open(self) -> None:
+        if self.driver is not None:
+            return
         engine = Engine(
             settings=self.settings,
-            progress=progress,
-            learning=Learning(self.policy, self.control, self.placement),
-            indices=indices or MemoryIndices(),
+            progress=self.progress,
+            learning=self.learning,
+            indices=MemoryIndices(),
             in_books=self._in_books,
             clock=lambda: self.kernel.now,
         )
         engine.run.models.chunk_bytes = 1024
-        return engine
+        self.drive(engine, self)
 
     def _in_books(self, round_: int, edge: str) -> bool:
         settled = self.settled.get(round_)
         results = settled.edges if settled is not None else ()
         return any(result.edge == edge and result.failed != SILENT for result in results)
 
-    def run(self, *, until: float = 300.0, hello: bool = True) -> None:
-        """Run to the end of the run, or for `until` virtual seconds."""
-        kernel = self.kernel
-        self.perform(self.engine.receive(fx.Start(), kernel.now))
-        for edge in self.edges if hello else []:
-            self.up(edge, edge.hello())
-        self._beat()
-        kernel.run(until=kernel.now + until, stop=lambda: isinstance(self.engine.phase, Ended))
-        kernel.run(until=kernel.now + 3.0)
+    @property
+    def indices(self) -> MemoryIndices:
+        assert isinstance(self.engine.run.indices, MemoryIndices)
+        return self.engine.run.indices
 
-    def up(self, edge: ToyEdge, message: m.EdgeToCoordinator) -> None:
-        """Carry a message to the engine."""
-        for delay in self.plan(m.kind(message)):
-            self.kernel.after(delay, lambda: self._arrive(edge.id, message))
+    def take(self, *events: Input) -> None:
+        """Give the engine what is no message."""
+        assert self.driver is not None
+        self.driver.receive(*events)
 
-    def _arrive(self, edge: str, message: m.EdgeToCoordinator) -> None:
-        self.perform(self.hear(edge, message))
+    def hear(self, edge: str, message: m.EdgeToCoordinator) -> list[m.AnyMessage]:
+        """Give the engine a message now; return what is sent."""
+        before = len(self.sent)
+        self.take(Received(edge, message, "edges", self.kernel.now))
+        return [send.message for send in self.sent[before:]]
 
-    def hear(self, edge: str, message: m.EdgeToCoordinator) -> list[Effect]:
-        """Give the engine a message; return what it asks for."""
-        now = self.kernel.now
-        return self.engine.receive(Received(edge, message, "edges", now), now)
+    def reasons(self) -> list[object]:
+        """Return why the engine waited, in order."""
+        return [fields["reason"] for fields in self.said("waiting")]
 
-    def _complete(self, message: AnyMessage) -> m.CoordinatorToEdge:
+    def said(self, name: str) -> list[Mapping[str, object]]:
+        """Return the events of a name."""
+        return [event.fields for event in self.events if event.name == name]
+
+    def orders(self) -> list[tuple[str, m.RoundOrder]]:
+        """Return all orders, and to which edge."""
+        return [(s.to, s.message) for s in self.sent if isinstance(s.message, m.RoundOrder)]
+
+    # ------------------------------------------------------------------- the disk
+
+    def write(self, effect: Write, now: float) -> Input | None:
+        self.written.append(effect)
+        match effect:
+            case fx.Reserve():
+                self.reserved[effect.round] = effect
+                self.at_reserve()
+            case fx.Settle():
+                assert effect.round in self.reserved
+                self.settled[effect.round] = effect
+            case fx.Learn():
+                self.learning.learn(effect.feedback, effect.controls)
+                self.feedbacks[effect.round] = effect.feedback
+            case fx.BookEvaluation():
+                assert effect.round not in self.evaluated, "evaluated twice"
+                self.evaluated[effect.round] = effect
+            case WriteModel():
+                self.parts.setdefault(effect.digest, {})[effect.offset] = effect.data
+            case fx.CommitModel():
+                assert effect.digest in self.blobs
+                self.committed.append(effect.digest)
+            case fx.End():
+                return fx.RunClosed({"reason": effect.reason})
+            case _:
+                pass
+        return None
+
+    def job(self, effect: Run) -> Job:
+        return Job("", partial(self._work, effect), small=True)
+
+    def _work(self, effect: Run) -> Input:
+        if isinstance(effect, FinishModel):
+            data = b"".join(d for _, d in sorted(self.parts.pop(effect.digest).items()))
+            if digest_of(data) != effect.digest:
+                return ModelFinished(effect.digest, effect.size, "damaged")
+            self.blobs[effect.digest] = data
+            return ModelFinished(effect.digest, effect.size)
+        if isinstance(effect, fx.EvaluateHeldOut):
+            return fx.HeldOutEvaluated(effect.round, effect.digest)
+        assert isinstance(effect, fx.Merge)
+        weights = [weight for _, weight in effect.models]
+        tensors = [decode_tensors(self.blobs[digest], MANIFEST) for digest, _ in effect.models]
+        parts = [one["weight"].astype(np.float64) for one in tensors]
+        mean = np.average(parts, axis=0, weights=weights).astype(np.float32)
+        data = encode_tensors({"weight": mean})
+        self.blobs[digest_of(data)] = data
+        return fx.Merged(effect.round, digest_of(data), {})
+
+    def complete(self, message: m.AnyMessage) -> m.AnyMessage:
         """Put in the bytes of a model."""
         match message:
             case m.GlobalModel():
@@ -219,106 +257,12 @@ class Field:
                 data = self.blobs[message.digest][start : start + 1024]
                 return structs.replace(message, data=data)
             case _:
-                return cast("m.CoordinatorToEdge", message)
+                return message
 
-    def _beat(self) -> None:
-        """Tick edges every 50 ms and the engine when it wants to be."""
-        for edge in self.edges:
-            for message in edge.tick(self.kernel.now):
-                self.up(edge, message)
-        due = self.engine.next_due()
-        if due is not None and due <= self.kernel.now:
-            self.perform(self.engine.tick(self.kernel.now))
-        self.kernel.after(0.05, self._beat)
+    def flush(self) -> tuple[Input, ...]:
+        return ()
 
-    def perform(self, effects: list[Effect]) -> None:
-        """Do what the runtime would do, and check the order of things."""
-        for effect in effects:
-            self._perform(effect)
-
-    def _perform(self, effect: Effect) -> None:
-        now = self.kernel.now
-        match effect:
-            case Send():
-                if isinstance(effect.message, m.RoundOrder):
-                    assert effect.message.round in self.reserved, "ordered before reserved"
-                    assert effect.message.round not in self.settled, "ordered after its end"
-                if effect.to != EVERYBODY:
-                    self._down(effect.to, self._complete(effect.message))
-            case fx.Reserve():
-                assert effect.round not in self.reserved, "reserved twice"
-                self.reserved[effect.round] = effect
-            case fx.Settle():
-                assert effect.round in self.reserved, "settled before reserved"
-                assert effect.round not in self.settled, "settled twice"
-                self.settled[effect.round] = effect
-            case fx.Learn() | fx.BookOpinions() | fx.BookVolunteers():
-                self._learn(effect)
-            case WriteModel():
-                self.parts.setdefault(effect.digest, {})[effect.offset] = effect.data
-            case FinishModel():
-                data = b"".join(d for _, d in sorted(self.parts.pop(effect.digest).items()))
-                refused = "" if digest_of(data) == effect.digest else "damaged"
-                if not refused:
-                    self.blobs[effect.digest] = data
-                finished = ModelFinished(effect.digest, effect.size, refused)
-                self.perform(self.engine.receive(finished, now))
-            case fx.Merge():
-                weights = [weight for _, weight in effect.models]
-                parts = [decode_tensors(self.blobs[d], MANIFEST) for d, _ in effect.models]
-                means = {
-                    name: np.average([part[name] for part in parts], axis=0, weights=weights)
-                    for name in START
-                }
-                data = encode_tensors({n: one.astype(np.float32) for n, one in means.items()})
-                self.blobs[digest_of(data)] = data
-                found = fx.Merged(effect.round, digest_of(data), {})
-                self.perform(self.engine.receive(found, now))
-            case fx.EvaluateHeldOut():
-                self.perform(
-                    self.engine.receive(fx.HeldOutEvaluated(effect.round, effect.digest), now)
-                )
-            case fx.CommitModel():
-                assert effect.digest in self.blobs
-                self.committed.append(effect.digest)
-            case Emit():
-                self.events.append(effect)
-            case Warn():
-                self.warned.append(effect)
-            case fx.End():
-                assert not self.end, "ended twice"
-                self.end = effect.reason
-            case _:
-                pass
-
-    def _learn(self, effect: fx.Learn | fx.BookOpinions | fx.BookVolunteers) -> None:
-        if isinstance(effect, fx.Learn):
-            assert effect.round in self.settled, "learnt before settled"
-            assert effect.round not in self.feedbacks, "learnt twice"
-            self.engine.run.learning.learn(effect.feedback, effect.controls)
-            self.learnt.append(effect.round)
-            self.feedbacks[effect.round] = effect.feedback
-            return
-        assert effect.round not in self.evaluated, "evaluated twice"
-        early = effect.round in self.feedbacks and isinstance(effect, fx.BookOpinions)
-        assert not early, "learnt before evaluated"
-        self.evaluated[effect.round] = effect
-
-    def _down(self, edge_id: str, message: m.CoordinatorToEdge) -> None:
-        self.sent.append((edge_id, message))
-        edge = next((edge for edge in self.edges if edge.id == edge_id), None)
-        if edge is None:
-            return
-        for delay in self.plan(m.kind(message)):
-            self.kernel.after(delay, lambda: self._deliver(edge, message))
-
-    def _deliver(self, edge: ToyEdge, message: m.CoordinatorToEdge) -> None:
-        for answer in edge.receive(message, self.kernel.now):
-            self.up(edge, answer)
-
-    def reasons(self) -> list[object]:
-        """Return why the engine waited, in order."""
-        return [event.fields["reason"] for event in self.events if event.name == "waiting"]
+    def close(self) -> None: ...
 
 
 def toy_edges(edges: int = 1, agents: int = 3) -> list[ToyEdge]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.answers import Call, EvaluationSchedule
+from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.evaluating import MAX_TRAINED, Evaluating
 from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.core.run import Phase
@@ -18,11 +19,11 @@ from fedagent_coordinator.policies.sets.arms import Slot
 from fedagent_node.effects import Send
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
-from tests.fakes.engine_field import Field, settings, toy_edges
+from tests.fakes.engine_field import Field, begun, settings, toy_edges
 from tests.fakes.rounds import nothing_played, random_feedback, random_view
 from tests.fakes.toy_edge import ToyAgent, ToyEdge
 
-FIRST = PastEvaluations(pending_round=0)
+FIRST = begun(evaluations=PastEvaluations(pending_round=0))
 QUICK = {"opinions_timeout_s": 3.0, "first_call_s": 0.0}
 
 
@@ -41,7 +42,7 @@ def opinions_of(field: Field, round_: int) -> fx.BookOpinions:
 
 
 def told(field: Field) -> list[dict[str, object]]:
-    return [dict(event.fields) for event in field.events if event.name == "opinions"]
+    return [dict(fields) for fields in field.said("opinions")]
 
 
 def lie(edge: ToyEdge, **changes: object) -> None:
@@ -55,11 +56,11 @@ def lie(edge: ToyEdge, **changes: object) -> None:
 
 
 def test_every_model_is_primary_metric_everybody_before_the_policy_learns_of_its_round() -> None:
-    field = Field(toy_edges(2), settings=report(), past=FIRST)
+    field = Field(toy_edges(2), settings=report(), progress=FIRST)
     field.run()
-    assert field.end == "rounds"
+    assert field.done == "rounds"
     assert list(field.evaluated) == [0, 1, 2, 3]
-    assert field.learnt == [1, 2, 3]
+    assert list(field.feedbacks) == [1, 2, 3]
     agents = [agent for edge in field.edges for agent in edge.agents]
     for round_, found in field.evaluated.items():
         book = opinions_of(field, round_)
@@ -74,19 +75,18 @@ def test_every_model_is_primary_metric_everybody_before_the_policy_learns_of_its
     assert learnt.tolist() == said.tolist()
     assert opinions_of(field, 3).mean == pytest.approx(said.mean())
     assert told(field)[0]["mode"] == "report"
-    rounds = [e for e in field.events if e.name == "round"]
-    timing = rounds[0].fields["timing_ms"]
+    timing = field.said("round")[0]["timing_ms"]
     assert isinstance(timing, dict)
     assert "evaluate" in timing
 
 
 def test_a_run_without_a_call_refuses_a_policy_that_needs_one_and_names_the_hint() -> None:
     with pytest.raises(NeedsUnmetError, match=r'opinions\.mode = "report"'):
-        Field(toy_edges(), policy=create("ucb"))
+        Field(toy_edges(), learning=Learning(create("ucb")))
     with pytest.raises(NeedsUnmetError, match=r'opinions\.mode = "report"'):
-        Field(toy_edges(), settings=peers(), policy=create("ucb"))
+        Field(toy_edges(), settings=peers(), learning=Learning(create("ucb")))
     with pytest.raises(NeedsUnmetError, match=r'opinions\.mode = "peers"'):
-        Field(toy_edges(), settings=report(), policy=create("volunteers"))
+        Field(toy_edges(), settings=report(), learning=Learning(create("volunteers")))
 
 
 @pytest.mark.parametrize(("other", "reasons"), [(0.875, {}), (0.125, {"differ": 1})])
@@ -96,7 +96,7 @@ def test_an_agent_that_two_edges_see_counts_once_at_the_first(
     edges = toy_edges(2, 2)
     edges[1].agents[0] = ToyAgent(edges[0].agents[0].id, score=other)
     edges[0].agents[0].score = 0.875
-    field = Field(edges, settings=report(), past=FIRST)
+    field = Field(edges, settings=report(), progress=FIRST)
     field.run()
     found = opinions_of(field, 1)
     assert (found.reasons, found.asked) == (reasons, 3)
@@ -108,9 +108,9 @@ def test_an_agent_that_two_edges_see_counts_once_at_the_first(
 def test_an_edge_that_says_nothing_is_given_up_and_its_late_answer_is_dropped() -> None:
     edges = toy_edges(2)
     edges[1].deaf = True
-    field = Field(edges, settings=report(count=2), past=FIRST)
+    field = Field(edges, settings=report(count=2), progress=FIRST)
     field.run()
-    assert field.end == "rounds"
+    assert field.done == "rounds"
     found = opinions_of(field, 0)
     assert found.reasons == {"edge": 3}
     assert (found.asked, len(found.client)) == (6, 3)
@@ -120,10 +120,7 @@ def test_an_edge_that_says_nothing_is_given_up_and_its_late_answer_is_dropped() 
     assert calls[0].until_ms > calls[1].until_ms > calls[2].until_ms
     assert 0 in edges[1].closed
     late = edges[1].answer(calls[0], 0.0)
-    effects = field.hear(edges[1].id, late)
-    assert [type(effect.message) for effect in effects if isinstance(effect, Send)] == [
-        m.OpinionsReceipt
-    ]
+    assert [type(message) for message in field.hear(edges[1].id, late)] == [m.OpinionsReceipt]
     assert list(field.evaluated) == [0, 1, 2]
 
 
@@ -146,11 +143,11 @@ def test_an_edge_that_says_nothing_is_given_up_and_its_late_answer_is_dropped() 
     ],
 )
 def test_what_cannot_be_an_answer_is_refused_and_counted(change: dict[str, object]) -> None:
-    field = Field(toy_edges(2), settings=report(count=1), past=FIRST)
+    field = Field(toy_edges(2), settings=report(count=1), progress=FIRST)
     liar = field.edges[1]
     lie(liar, **change)
     field.run()
-    assert field.end == "rounds"
+    assert field.done == "rounds"
     assert field.engine.counters["opinions_refused"] >= 2
     for round_ in (0, 1):
         found = opinions_of(field, round_)
@@ -164,7 +161,7 @@ def test_what_cannot_be_an_answer_is_refused_and_counted(change: dict[str, objec
 def test_opinions_of_another_metric_do_not_mix_and_no_edge_decides_alone(
     edges: int, liar: int
 ) -> None:
-    field = Field(toy_edges(edges), settings=report(count=1, wait_edges=edges), past=FIRST)
+    field = Field(toy_edges(edges), settings=report(count=1, wait_edges=edges), progress=FIRST)
     lie(field.edges[liar], metric="r2")
     field.run()
     found = opinions_of(field, 1)
@@ -173,7 +170,7 @@ def test_opinions_of_another_metric_do_not_mix_and_no_edge_decides_alone(
 
 
 def test_an_edge_may_name_any_reasons_but_the_books_keep_few() -> None:
-    field = Field(toy_edges(2), settings=report(count=1), past=FIRST)
+    field = Field(toy_edges(2), settings=report(count=1), progress=FIRST)
     for edge in field.edges:
         reasons = {f"{edge.id}-{n}\x1b[31m" + "x" * 90: 1 for n in range(31)} | {"other": 2}
         lie(edge, reasons=reasons)
@@ -189,7 +186,7 @@ def test_an_edge_may_name_any_reasons_but_the_books_keep_few() -> None:
 
 def volunteers_field(edges: list[ToyEdge], **changes: object) -> Field:
     given = peers(policy="volunteers", **changes)
-    return Field(edges, settings=given, policy=create("volunteers"), past=FIRST)
+    return Field(edges, settings=given, learning=Learning(create("volunteers")), progress=FIRST)
 
 
 def test_volunteers_train_and_nobody_else() -> None:
@@ -197,7 +194,7 @@ def test_volunteers_train_and_nobody_else() -> None:
     edges[0].agents[1].volunteers = edges[0].agents[3].volunteers = False
     field = volunteers_field(edges, volunteers=2)
     field.run()
-    assert field.end == "rounds"
+    assert field.done == "rounds"
     assert list(field.evaluated) == [0, 1, 2]  # nobody follows the last round
     for reserve in field.reserved.values():
         view = reserve.view

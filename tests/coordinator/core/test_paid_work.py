@@ -8,16 +8,15 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_coordinator.core.outcomes import PaidWork
-from fedagent_node.effects import Effect
 from fedagent_protocol.messages import (
     EdgeToCoordinator,
     Outcome,
     OutcomeStatus,
-    RoundOrder,
     RoundReport,
 )
 from fedagent_task.recipe.spec import PrivacySpec
 from tests.fakes.engine_field import Field, settings, toy_edges
+from tests.fakes.toy_edge import ToyEdge
 
 EPOCH = "1" * 32
 AGENTS = st.sampled_from(["a", "b", "c"])
@@ -73,7 +72,7 @@ def test_an_order_says_how_many_updates_of_a_device_have_cost_privacy(mode: str)
     field = Field(toy_edges(1, 2), replace(of_run, recipe=recipe))
     field.engine.run.paid_work.updates["agent-0-1"] = 7  # as the books had it at the start
     field.run()
-    orders = {one.round: one for _, one in field.sent if isinstance(one, RoundOrder)}
+    orders = {order.round: order for _, order in field.orders()}
     told = {n: {a.agent: a.releases for a in one.assignments} for n, one in orders.items()}
     assert told == {
         n: {"agent-0-0": n - 1, "agent-0-1": n + 6}
@@ -88,14 +87,14 @@ def test_a_report_that_repeats_and_invents_uses_up_nobodys_epsilon() -> None:
     privacy = PrivacySpec(mode="local", releases=4)
     recipe = structs.replace(of_run.recipe, privacy=privacy)
     field = Field(toy_edges(2, 1), replace(of_run, recipe=recipe))
-    hear = field.hear
+    up = field.up
 
-    def inflated(edge: str, message: EdgeToCoordinator) -> list[Effect]:
-        if edge == "edge-0" and isinstance(message, RoundReport):
+    def inflated(edge: ToyEdge, message: EdgeToCoordinator) -> None:
+        if edge.id == "edge-0" and isinstance(message, RoundReport):
             more = [outcome("agent-1-0", 0)] * 50 + [outcome(f"invented-{i}", 0) for i in range(99)]
             message = structs.replace(message, outcomes=(*message.outcomes, *more))
-        return hear(edge, message)
+        up(edge, message)
 
-    field.hear = inflated  # type: ignore[method-assign]  # of this test
+    field.up = inflated  # type: ignore[method-assign]  # of this test
     field.run()
     assert field.engine.run.paid_work.updates == {"agent-0-0": 3, "agent-1-0": 3}

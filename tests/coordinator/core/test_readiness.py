@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from fedagent_coordinator import placement
+from fedagent_coordinator.core.decision import Learning
+from fedagent_coordinator.policies.baselines import RandomPolicy
 from tests.fakes.engine_field import Field, settings, toy_edges
 
 DEAR, CHEAP = 50_000_000, 1_000_000
@@ -21,7 +23,7 @@ def market(name: str = "min-cost", *, edge: int | None = None, **changes: object
     return Field(
         edges,
         settings(**given),
-        placement=placement.create(name, **params),
+        Learning(RandomPolicy(), placement=placement.create(name, **params)),
         plan=lambda _: [0.05],
     )
 
@@ -56,7 +58,7 @@ def test_a_dear_edge_that_comes_first_does_not_end_the_run(agent_micro: int) -> 
     field.edges[1].mute = True
     field.kernel.after(6.0, lambda: setattr(field.edges[1], "mute", False))
     field.run(hello=False)
-    assert field.end == "budget"
+    assert field.done == "budget"
     assert paid_out(field)
     assert "rents" in field.reasons()
 
@@ -65,7 +67,7 @@ def test_a_dear_edge_alone_ends_the_run_in_a_while() -> None:
     field = market()
     field.edges[1].mute = True
     field.run(until=13.0, hello=False)
-    assert field.end == "budget"
+    assert field.done == "budget"
     assert not field.settled
 
 
@@ -77,7 +79,7 @@ def test_a_dear_edge_does_not_end_a_run_while_one_that_it_can_pay_is_away_for_a_
     field.edges[0].rent = 100 * ROUND
     field.kernel.after(12.0, lambda: trouble(field, seconds=60.0))
     field.run()
-    assert field.end == "budget"
+    assert field.done == "budget"
     assert "rents" in field.reasons()
     assert paid_out(field)
 
@@ -86,6 +88,6 @@ def test_unrented_rounds_end_when_the_rest_pays_nobody() -> None:
     field = market("fixed", edge=5, total_micro=3_500_000)
     field.edges[1].rent = DEAR
     field.run(until=60.0)
-    assert field.end == "budget"
+    assert field.done == "budget"
     assert [s.feedback.rent_micro for s in field.settled.values()] == [0] * len(field.settled)
     assert field.engine.run.spent_micro == 3_000_000

@@ -7,8 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from fedagent_coordinator import placement
+from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.trust import MAX_TURNS, EdgeBackoff
 from fedagent_coordinator.placement.base import Placement
+from fedagent_coordinator.policies.baselines import RandomPolicy
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import Field, settings, toy_edges
 from tests.fakes.rounds import column_view, ended
@@ -39,13 +41,12 @@ def field_of(edges: list[ToyEdge], name: str, count: int) -> Field:
         edge.rent = edge.rent or HONEST
     given = {"placed": True, "merge_every": 1, "wait_edges": len(edges)}
     run = settings(**given, count=count, total_micro=10**9)
-    return Field(edges, run, placement=placement.create(name))
+    return Field(edges, run, Learning(RandomPolicy(), placement=placement.create(name)))
 
 
 def rounds_of(field: Field) -> list[tuple[object, object]]:
     """Return whom each round rented, and what it paid."""
-    events = [event.fields for event in field.events if event.name == "round"]
-    return [(fields["rented"], fields["rent_micro"]) for fields in events]
+    return [(fields["rented"], fields["rent_micro"]) for fields in field.said("round")]
 
 
 @pytest.mark.parametrize("name", ["min-cost", "budgeted-ucb"])

@@ -10,31 +10,32 @@ from fedagent_coordinator import placement
 from fedagent_coordinator.books.records import pack, unpack
 from fedagent_coordinator.core.decision import (
     OPEN_HORIZON,
+    Learning,
     horizon,
     market,
     transfer_s,
 )
 from fedagent_coordinator.core.edges import EdgeSession
-from fedagent_coordinator.iterations.fixed import FixedControl
+from fedagent_coordinator.iterations import IterationControl
+from fedagent_coordinator.iterations.fixed import FixedControl, LearnerControl
 from fedagent_coordinator.placement.base import PlacementView
 from fedagent_coordinator.policies.base import IntArray, RoundView
+from fedagent_coordinator.policies.baselines import RandomPolicy
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import RUN, Field, settings, toy_edges
 from tests.fakes.toy_edge import arrived, declined
 
+LEARNER = LearnerControl()
 RENTS = (300_000, 100_000, 200_000)
 
 
-def placed(name: str = "min-cost", **changes: object) -> Field:
+def placed(control: IterationControl = LEARNER, **changes: object) -> Field:
     edges = toy_edges(3, 2)
     for edge, rent in zip(edges, RENTS, strict=True):
         edge.rent = rent
     given = {"placed": True, "merge_every": 1, "wait_edges": 3, "wait_agents": 6, **changes}
-    return Field(edges, settings(**given), placement=placement.create(name))
-
-
-def rented(field: Field) -> list[object]:
-    return [event.fields["rented"] for event in field.events if event.name == "round"]
+    learning = Learning(RandomPolicy(), control, placement.create("min-cost"))
+    return Field(edges, settings(**given), learning)
 
 
 # ----------------------------------------------------------------------- in the engine
@@ -45,13 +46,10 @@ def test_each_device_is_ordered_its_own_iterations() -> None:
         def choose(self, clients: IntArray, rng: np.random.Generator) -> IntArray:
             return 3 + 2 * clients
 
-    field = placed(count=2, load_limit_ms=1300)
-    field.control = ByNumber()
-    field.__post_init__()
+    field = placed(ByNumber(), count=2, load_limit_ms=1300)
     field.run()
-    orders = [said for _, said in field.sent if isinstance(said, m.RoundOrder)]
-    assert orders
-    for order in orders:
+    assert field.orders()
+    for _, order in field.orders():
         plan = field.reserved[order.round]
         clients = plan.view.pair_client[plan.selection.pairs]
         wanted = (3 + 2 * clients).tolist()
@@ -92,7 +90,7 @@ def test_it_waits_until_the_edges_have_said_their_rent() -> None:
         field.up(edge, edge.columns(m.RoundOpen(run=RUN, round=1)))
     field.run(until=60)
     assert "rents" in field.reasons()
-    assert field.end == "rounds"
+    assert field.done == "rounds"
     assert field.settled[1].feedback.rent_micro == RENTS[1]
 
 

@@ -12,7 +12,7 @@ from fedagent_coordinator.core.settings import PastEvaluations
 from fedagent_protocol import messages as m
 from fedagent_protocol.columns import claim_column, unpack
 from fedagent_protocol.signed import Asked, claim_of, is_claim, terms
-from tests.fakes.engine_field import MANIFEST, RUN, Field, settings
+from tests.fakes.engine_field import MANIFEST, RUN, Field, begun, settings
 from tests.fakes.toy_edge import ToyAgent, ToyEdge
 from tests.fakes.voices import identity
 
@@ -77,9 +77,10 @@ def field_of(edges: Sequence[ToyEdge], *, peers: bool = False, certified: bool =
     mode = m.OpinionMode.PEERS if peers else m.OpinionMode.REPORT
     times = {"opinions_timeout_s": 3.0, "first_call_s": 0.0, "volunteers": 6}
     given = settings(opinions=mode, site=SITE, task=TASK, **times)
-    field = Field(list(edges), given, past=PastEvaluations(pending_round=0))
+    first = begun(evaluations=PastEvaluations(pending_round=0))
+    field = Field(list(edges), given, progress=first)
     if certified:
-        field.engine.receive(fx.Enrolled(frozenset(IDS)), 0.0)
+        field.take(fx.Enrolled(frozenset(IDS)))
     return field
 
 
@@ -127,11 +128,11 @@ def test_of_a_lying_edge_no_opinion_is_used_and_it_is_said(lie: Lie) -> None:
     liar.lie = lie
     field = field_of([honest, liar])
     field.run()
-    assert field.end == "rounds"
+    assert field.done == "rounds"
     for found in field.evaluated.values():
         assert found.edge.tolist() == [0, 0, 0]
         assert (found.asked, found.reasons) == (6, {"unsigned": 3})
-    (said,) = [event.fields for event in field.events if event.name == "suspicious"]
+    (said,) = field.said("suspicious")
     assert said == {"edge": "liar", "name": "liar", "agents": 3, "what": "opinions"}
 
 
@@ -167,7 +168,7 @@ def test_nobody_volunteers_by_the_word_of_an_edge(lie: str) -> None:
     field = field_of([SigningEdge("honest", IDS[:3]), liar], peers=True)
     field.run()
     assert all(found.edge.tolist() == [0, 0, 0] for found in field.evaluated.values())
-    (said,) = [event.fields for event in field.events if event.name == "suspicious"]
+    (said,) = field.said("suspicious")
     assert (said["edge"], said["what"], said["agents"]) == ("liar", "volunteers", 3)
 
 
@@ -192,7 +193,7 @@ def test_an_edge_that_shouts_is_checked_once_in_a_call() -> None:
     def shout() -> None:
         for call in liar.calls[:1]:
             for _ in range(50):
-                field.perform(field.hear(liar.id, liar.answer(call, 0.0)))
+                field.hear(liar.id, liar.answer(call, 0.0))
 
     field.kernel.after(0.05, shout)
     with mock.patch("fedagent_coordinator.core.answers.is_claim", checked):
