@@ -9,7 +9,7 @@ import pytest
 from tests import typed
 from tests.fakes import stream_files
 
-SHORT = ("--set", "rounds.count=20")
+SHORT = ("--set", "rounds.count=8", "--set", "world.clients=12")
 
 
 def fedagent(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -23,7 +23,7 @@ def test_compare_all_prints_and_plots(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 1
     record = json.loads(done.stdout)
-    assert (record["recipe"], record["rounds"], record["seeds"]) == ("cocs-decisions", 20, [0, 1])
+    assert (record["recipe"], record["rounds"], record["seeds"]) == ("cocs-decisions", 8, [0, 1])
     assert {"adaptive", "linucb", "oracle", "rbcs-f"} <= set(record["policies"])
     assert "opinions" in record["skipped"]["quick-init-ucb"]
     for figures in record["policies"].values():
@@ -66,7 +66,7 @@ def test_streams_are_compared_and_drawn(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("FEDAGENT_DATA", str(tmp_path))
     plot = tmp_path / "bas.svg"
     names = "primal-dual+budgeted-ucb,fixed-1+random"
-    small = (*stream_files.SMALL, "learner.name=minibatch")
+    small = (*stream_files.SMALL, "learner.name=minibatch", "rounds.count=6")
     sets = [part for one in small for part in ("--set", one)]
     arguments = ("bas-a9a", "--policies", names, "--seeds", "2", "--jobs", "1")
     done = fedagent("compare", *arguments, "--plot", str(plot), *sets)
@@ -81,7 +81,7 @@ def test_streams_are_compared_and_drawn(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_worlds_are_compared_and_drawn(tmp_path: Path) -> None:
     plot = tmp_path / "worlds.svg"
-    arguments = ("one", "middling", "--policies", "cocs,fastest", "--seeds", "2")
+    arguments = ("one", "middling", "--policies", "cocs,fastest", "--seeds", "2", "--jobs", "1")
     sets = ("--set", "rounds.count=8")
     done = fedagent("compare", *arguments, *sets, "--plot", str(plot))
     assert done.returncode == 0, done.stderr

@@ -36,7 +36,8 @@ def band_at(axes: Axes, x: float) -> tuple[float, float]:
 
 
 def test_the_band_is_the_interval_of_the_table(compared: Comparison, axes: Axes) -> None:
-    plots._utility(compared, axes)
+    (_, _, utility), *_ = plots._of_selection(compared)
+    utility(axes)
     wanted = compared.figures("cheapest")["utility"]
     assert wanted.mean is not None
     assert wanted.ci95 is not None

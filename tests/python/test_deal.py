@@ -41,7 +41,7 @@ def test_held_out_samples_are_not_learnt_from() -> None:
 
 def test_a_device_has_its_whole_part_at_once(tmp_path: Path) -> None:
     x, y = np.random.default_rng(0).normal(size=(5000, 2, 3)), np.arange(5000) % 3
-    path = deal.write(tmp_path / "data", "agent-1", deal.pair(x, y))
+    path = deal.write(tmp_path / "data", "agent-1", deal.pair((x, y)))
     stream = parse_stream(deal.stream_of(path, 5000)).create(seed=1)
     assert stream.open(0.0).features == 6
     taken = stream.take(0.0)
@@ -52,13 +52,13 @@ def test_a_device_has_its_whole_part_at_once(tmp_path: Path) -> None:
 
 
 def test_names_of_classes_become_numbers() -> None:
-    _, y = deal.pair(np.zeros((3, 1)), ["dog", "cat", "dog"], ("cat", "dog"))
+    _, y = deal.pair((np.zeros((3, 1)), ["dog", "cat", "dog"]), ("cat", "dog"))
     assert y.tolist() == [1, 0, 1]
 
 
 def test_a_tensor_is_an_array() -> None:
     torch = pytest.importorskip("torch")
-    x, y = deal.pair(torch.ones(3, 2), torch.tensor([[1], [0], [1]]))
+    x, y = deal.pair((torch.ones(3, 2), torch.tensor([[1], [0], [1]])))
     assert (x.shape, y.tolist()) == ((3, 2), [1, 0, 1])
 
 
@@ -76,7 +76,7 @@ def test_a_tensor_is_an_array() -> None:
 )
 def test_what_does_not_fit_is_said(x: object, y: object, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        deal.pair(x, y)
+        deal.pair((x, y))
     assert said in str(caught.value)
 
 

@@ -7,10 +7,9 @@ import click
 from click.exceptions import ClickException, NoArgsIsHelpError
 
 from fedagent_protocol.errors import is_disk_error
-from fedagent_protocol.extras import how_to_add
 
 from .command_line import Group, Lazy
-from .errors import UNREAD, MissingError, UnreadEnd, UsageError
+from .errors import UNREAD, UnreadEnd, UsageError
 from .options import examples
 
 COMMANDS = {
@@ -22,14 +21,14 @@ COMMANDS = {
             "doctor": ("doctor.command:doctor", "Check this machine: what works, how to fix it."),
         },
         "Run a role": {
-            "agent": ("role.start:agent", "Run this device as an agent: it trains on its stream."),
-            "edge": ("role.start:edge", "Run an edge: a broker for devices, and their average."),
+            "agent": ("role.roles:agent", "Run this device as an agent: it trains on its stream."),
+            "edge": ("role.roles:edge", "Run an edge: a broker for devices, and their average."),
             "coordinator": (
-                "role.start:coordinator",
+                "role.roles:coordinator",
                 "Run the coordinator: who trains, who is paid.",
             ),
         },
-        "": {"start": ("role.start:agent", "")},
+        "": {"start": ("role.roles:agent", "")},
         "The site": {
             "devices": ("site.enrolment:app", "List, invite, accept and revoke devices and edges."),
             "broker": ("site.broker:broker", "Write what a shared broker needs of the site."),
@@ -93,12 +92,6 @@ def run() -> None:
     except ClickException as error:
         problem = " ".join(error.format_message().split()).removesuffix(".")
         raise UsageError(problem, "see --help") from error
-    except ModuleNotFoundError as error:
-        if error.name != "rich":
-            raise
-        raise MissingError(
-            "the rich package is not installed", how_to_add("coordinator")
-        ) from error
     except (BrokenPipeError, UnreadEnd):
         _flush_nothing()
         raise SystemExit(UNREAD) from None

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,95 @@ from fedagent_testbed.learning.partition import iid
 
 Array = npt.NDArray[Any]
 Pair = tuple[Array, Array]
+DIGITS = "digits:part={i}/{n},start=1000"
+"""What devices learn from where nobody says."""
 MAX_SAMPLES = 10**6
 """What a stream may have at once."""
 BUFFER = 4096
 """Most samples that a stream keeps between two takes, unless it is said."""
 
 
-def pair(x: object, y: object, labels: Sequence[str] = ()) -> Pair:
-    """Return rows [n, features] and labels [n] of arrays, tensors or lists.
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """A stream for each device, in order."""
+
+    streams: list[str]
+    dataset: str | None  # what the model is evaluated by; None if nobody said
+    largest: int  # samples of the largest part of an array; 0 where only streams were given
+
+
+def deal_out(
+    data: object,
+    test: object,
+    *,
+    labels: Sequence[str],
+    agents: int,
+    dirichlet: float | None,
+    seed: int,
+    folder: Path,
+) -> Dealt:
+    """Return the streams of what `run_local` takes as `data` and `test`; arrays go to files.
+
+    Raises:
+        UsageError: It is nothing that can be dealt.
+    """
+    share = float(test) if isinstance(test, float | int) else None
+    given: Sequence[str | Pair]
+    if isinstance(data, tuple):
+        whole = pair(data, labels)
+        if share is not None:
+            whole, test = held_out(whole, share, seed=seed)
+        given = split(whole, agents, dirichlet=dirichlet, seed=seed)
+    elif share is not None or dirichlet is not None:
+        what = "dirichlet" if share is None else "test as a share"
+        raise UsageError(f"{what} needs arrays to deal", "give data=(x, y)")
+    else:
+        given = _one_each(data, agents, labels)
+    if isinstance(test, tuple):
+        test = str(write(folder, "test", pair(test, labels)))
+    if test is not None and not isinstance(test, str):
+        raise UsageError("test is not a pair of arrays", "give test=(x, y), a share or a dataset")
+    streams, largest = [], 0
+    for number, part in enumerate(given, 1):
+        if isinstance(part, str):
+            streams.append(part)
+            continue
+        streams.append(stream_of(write(folder, f"agent-{number}", part), len(part[0])))
+        largest = max(largest, len(part[0]))
+    return Dealt(streams, test, largest)
+
+
+def _one_each(data: object, agents: int, labels: Sequence[str]) -> list[str | Pair]:
+    if data is None:
+        data = DIGITS
+    if isinstance(data, str):
+        numbers = range(1, agents + 1)
+        return [data.replace("{i}", str(i)).replace("{n}", str(agents)) for i in numbers]
+    if not isinstance(data, Sequence) or len(data) != agents:
+        found = f"{len(data)} parts" if isinstance(data, Sequence) else type(data).__name__
+        raise UsageError(
+            f"data is {found} for {agents} agents", "give (x, y), a stream, or a list of one each"
+        )
+    return [part if isinstance(part, str) else pair(part, labels) for part in data]
+
+
+def pair(given: Any, labels: Sequence[str] = ()) -> Pair:
+    """Return rows [n, features] and labels [n] of (x, y): arrays, tensors or lists.
 
     Args:
-        x: Samples [n, ...], flattened to rows; several inputs as a tuple, one behind the other.
-        y: Classes as numbers or by their names, or numbers; None where there is no target.
+        given: x are samples [n, ...], flattened to rows; several inputs as a tuple, one behind the
+            other. y are classes as numbers or by their names, or numbers; None where there is no
+            target.
         labels: The names of the classes.
 
     Raises:
-        UsageError: They are no numbers, or not of one length.
+        UsageError: They are no pair, no numbers, or not of one length.
     """
-    whole = rows_of(x)
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise UsageError(
+            "a device's data is neither a stream nor an (x, y) pair", "give (x, y) for each"
+        )
+    whole, y = rows_of(given[0]), given[1]
     target = np.zeros(len(whole), np.int64) if y is None else np.asarray(y)
     if target.dtype.kind in "US":
         target = _numbered(target, labels)
@@ -51,7 +123,15 @@ def rows_of(x: object) -> Array:
     rows = [one.reshape(len(one), math.prod(one.shape[1:])) for one in parts]
     if len({len(one) for one in rows}) != 1:
         raise UsageError("the inputs have different numbers of samples", "give one row for each")
-    return np.ascontiguousarray(rows[0] if len(rows) == 1 else np.hstack(rows))
+    return np.ascontiguousarray(np.hstack(rows))
+
+
+def _numbered(names: Array, labels: Sequence[str]) -> Array:
+    place = {label: i for i, label in enumerate(labels)}
+    if unknown := [str(name) for name in names if str(name) not in place]:
+        known = ", ".join(labels) or "none"
+        raise UsageError(f"y has {unknown[0]!r}, no label of the task", f"labels are: {known}")
+    return np.array([place[str(name)] for name in names], np.int64)
 
 
 def load_data(name: str) -> Pair:
@@ -97,19 +177,14 @@ def held_out(whole: Pair, share: float, *, seed: int) -> tuple[Pair, Pair]:
 
 
 def write(folder: Path, name: str, samples: Pair) -> Path:
-    """Write samples as a file that readers take, and return its path.
-
-    Raises:
-        UsageError: No stream can name it.
-    """
+    """Write samples as a file that readers take; `UsageError` if no stream can name it."""
     if "," in str(folder):
         raise UsageError(
             f"{folder} contains a comma, which would end the path in a stream", "rename it"
         )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.npz"
-    x, y = samples
-    np.savez(path, x=x, y=y)
+    np.savez(path, x=samples[0], y=samples[1])
     return path
 
 
@@ -117,12 +192,3 @@ def stream_of(path: Path, samples: int) -> str:
     """Return the stream of a file: all of it at once, and then as good as nothing."""
     start = min(samples, MAX_SAMPLES)
     return f"replay:{path},start={start},rate=0.000001,buffer={max(start, BUFFER)}"
-
-
-def _numbered(names: Array, labels: Sequence[str]) -> Array:
-    unknown = sorted({str(name) for name in np.unique(names)} - set(labels))
-    if unknown:
-        known = ", ".join(labels) or "none"
-        raise UsageError(f"y has {unknown[0]!r}, no label of the task", f"labels are: {known}")
-    place = {label: i for i, label in enumerate(labels)}
-    return np.array([place[str(name)] for name in names], np.int64)

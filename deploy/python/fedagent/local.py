@@ -6,8 +6,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from fedagent_coordinator import policies
 from fedagent_task import aggregation
 from fedagent_testbed.local_fleet import Fleet, FleetError, LocalFleet, remembered, tidy
 
+from .deal import deal_out
 from .model import Model, load_model
 from .run_data import RunData, read
-from .sources import deal_out
 from .task import Task
 
 Named = str | tuple[str, Mapping[str, object]]
@@ -117,12 +117,14 @@ def run_local(
         KeyboardInterrupt: Ctrl-C; what was done until then can be read.
     """
     begun_at = time.monotonic()
-    _within("agents", agents, 64)
-    _within("edges", edges, 16)
+    for what, value, most in (("agents", agents, 64), ("edges", edges, 16)):
+        if not 1 <= value <= most:
+            raise UsageError(f"{what} is {value}", f"give 1 to {most}")
     one = task if isinstance(task, Task) else Task.load(task)
-    chosen = _settings(
-        rounds=rounds, policy=policy, strategy=strategy, budget=_budget(budget, agents)
-    )
+    budget = agents * PRICE if budget is None else budget
+    if budget < PRICE:
+        raise UsageError(f"budget is {budget:g}, but a device asks {PRICE:g}", "give 1 or more")
+    chosen = _settings(rounds=rounds, policy=policy, strategy=strategy, budget=budget)
     recipe = one.recipe
     wanted = dated("fedagent-runs") if folder is None else Path(folder)
     place = empty_folder(wanted, hint="name another folder")
@@ -159,7 +161,9 @@ def run_local(
         edges={f"edge-{i}": {} for i in range(1, edges + 1)},
         max_wait_s=checked.rounds.max_wait_s,
     )
-    with _signals() as caught:
+    # Only the main thread may take Ctrl-C and the like.
+    main = threading.current_thread() is threading.main_thread()
+    with remembered() if main else nullcontext(lambda: 0) as caught:
         first_round_at = _played(fleet, caught, checked.rounds.count, progress=progress)
         ended_by = caught()
     tidy(place, (*fleet.agents, *fleet.edges))
@@ -193,14 +197,6 @@ def _played(
     return running.first_round_at
 
 
-def _budget(wanted: float | None, agents: int) -> float:
-    if wanted is None:
-        return agents * PRICE
-    if wanted < PRICE:
-        raise UsageError(f"budget is {wanted:g}, but a device asks {PRICE:g}", "give 1 or more")
-    return wanted
-
-
 def _settings(
     *, rounds: int | None, policy: Named | None, strategy: Named | None, budget: float
 ) -> dict[str, object]:
@@ -218,23 +214,15 @@ def _settings(
     return made
 
 
-@contextmanager
-def _signals() -> Iterator[Callable[[], int]]:
-    """Take Ctrl-C and the like while the processes run, where this thread may."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: 0
-        return
-    with remembered() as caught:
-        yield caught
-
-
 def _result(folder: Path, wanted: int, seconds: float, first: float | None) -> Run:
     found = read(folder)
     done = found.summary["rounds_done"]
     if done != wanted and not found.summary["conclusion"]:
         raise DemoError(f"{done} of {wanted} rounds done", f"see {folder / 'coordinator.log'}")
     if not found.summary["updates_used"]:
-        raise _nothing_learnt(folder, found)
+        reasons = [one for one in found.orders.get("reason", []) if one]
+        why = f": {reasons[-1]}" if reasons else ""
+        raise DemoError(f"no update of any device was used{why}", f"see the logs in {folder}")
     metrics = found.summary["metrics"]
     assert isinstance(metrics, Mapping)
     return Run(
@@ -245,17 +233,6 @@ def _result(folder: Path, wanted: int, seconds: float, first: float | None) -> R
         seconds=seconds,
         seconds_to_first_round=first,
     )
-
-
-def _nothing_learnt(folder: Path, found: RunData) -> DemoError:
-    reasons = [one for one in found.orders.get("reason", []) if one]
-    why = f": {reasons[-1]}" if reasons else ""
-    return DemoError(f"no update of any device was used{why}", f"see the logs in {folder}")
-
-
-def _within(what: str, value: int, most: int) -> None:
-    if not 1 <= value <= most:
-        raise UsageError(f"{what} is {value}", f"give 1 to {most}")
 
 
 def _toml(value: object) -> str:

@@ -5,11 +5,11 @@ from pathlib import Path
 import click
 from click.exceptions import Exit
 
-from fedagent_cli import options
+from fedagent_cli import extras, options
 from fedagent_cli.command_line import Number
 from fedagent_testbed.local_fleet import remembered, tidy
 
-from .prepare import prepare
+from .plan import prepare
 from .result import conclude
 from .run import run_demo
 
@@ -80,9 +80,10 @@ def demo(
     Your own model and data run the same way from Python, with fedagent.run_local.
     Ctrl-C ends everything cleanly and still writes the report.
     """
+    extras.need("rich", "coordinator")
     # A signal has its clean end and its result from here on.
     with remembered() as caught:
-        settings, plan = prepare(
+        made = prepare(
             agents=agents,
             edges=edges,
             rounds=rounds,
@@ -92,8 +93,8 @@ def demo(
             folder=folder,
             web=web,
         )
-        finish = run_demo(settings, plan, caught=caught, as_json=as_json)
-        code = conclude(finish, settings=settings, plan=plan, as_json=as_json)
+        finish = run_demo(made, caught=caught, as_json=as_json)
+        code = conclude(made, finish, as_json=as_json)
         if folder is None:
-            tidy(settings.directory, (*plan.edges, *(agent.name for agent in plan.agents)))
+            tidy(made.directory, (*made.edges, *made.agents))
     raise Exit(code)

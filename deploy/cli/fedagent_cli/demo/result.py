@@ -1,4 +1,4 @@
-"""How a demo ends: the report's files, one screen, one JSON line, one exit code."""
+"""How a demo ends: the report's files, a few lines, one JSON line, one exit code."""
 
 import os
 import shlex
@@ -7,10 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
-
-from rich.console import Console
-from rich.panel import Panel
-from rich.table import Table
 
 from fedagent_cli.errors import (
     INTERRUPTED,
@@ -24,30 +20,29 @@ from fedagent_cli.places import shortest
 from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import RunReport, read_run_report
 
-from .plan import Plan
-from .run import DemoSettings, Finish
+from .plan import Demo
+from .run import Finish
 
 SIGNAL_BASE = 128
 LEDGER: Mapping[object, str] = {True: "balanced", False: "NOT BALANCED", None: "no run yet"}
 
 
-def conclude(finish: Finish, *, settings: DemoSettings, plan: Plan, as_json: bool) -> int:
+def conclude(demo: Demo, finish: Finish, *, as_json: bool) -> int:
     """Write the report, tell the result, and return the exit code.
 
     Raises:
         CliError: The ledger does not add up.
         DemoError: The run ended by itself before its last round.
     """
-    data_dir = settings.directory / "coordinator"
+    data_dir = demo.directory / "coordinator"
     run, report = None, None
     try:
-        run = _of_demo(read_run_report(data_dir), plan, finish)
-        report = write_report(run, settings.directory)
+        run = _of_demo(read_run_report(data_dir), demo, finish)
+        report = write_report(run, demo.directory)
     except NoRunError as error:
         if not finish.signal:
             raise DemoError("the coordinator left no run", f"see {data_dir}.log") from error
-    result = _summary(finish, run, settings=settings, plan=plan)
-    result["report"] = None if report is None else str(report)
+    result = _summary(demo, finish, run) | {"report": report and str(report)}
     if as_json:
         emit(result)
     else:
@@ -56,16 +51,14 @@ def conclude(finish: Finish, *, settings: DemoSettings, plan: Plan, as_json: boo
         return INTERRUPTED if finish.signal == 2 else SIGNAL_BASE + finish.signal
     if not result["ledger_balanced"]:
         raise CliError("the ledger does not balance", f"see {data_dir}", exit_code=UNBALANCED)
-    if result["rounds_done"] != settings.rounds and not result["conclusion"]:
+    if result["rounds_done"] != demo.rounds and not result["conclusion"]:
         raise DemoError(
-            f"{result['rounds_done']} of {settings.rounds} rounds done", f"see {data_dir}.log"
+            f"{result['rounds_done']} of {demo.rounds} rounds done", f"see {data_dir}.log"
         )
     return 0
 
 
-def _summary(
-    finish: Finish, run: RunReport | None, *, settings: DemoSettings, plan: Plan
-) -> dict[str, object]:
+def _summary(demo: Demo, finish: Finish, run: RunReport | None) -> dict[str, object]:
     """Return the demo's result as the last line of ``--json`` has it."""
     heard, first = finish.heard, finish.seconds_to_first_round
     rounds = run.rounds if run else ()
@@ -77,44 +70,39 @@ def _summary(
         "ledger_balanced": run.ledger_balanced if run else None,
         "seconds_to_first_round": None if first is None else round(first, 3),
         "seconds": round(finish.seconds, 3),
-        "agents": len(plan.agents),
-        "edges": len(plan.edges),
-        "policy": run.summary.policy if run else settings.policy,
-        "seed": settings.seed,
+        "agents": len(demo.agents),
+        "edges": len(demo.edges),
+        "policy": run.summary.policy if run else None,
+        "seed": demo.seed,
         "spent_micro": run.summary.spent_micro if run else 0,
         "ordered": sum(row.ordered for row in rounds),
         "in_time": sum(row.in_time for row in rounds),
         "broker": heard.broker,
         "killed": heard.killed or None,
         "run": run.summary.run if run else heard.run,
-        "data_dir": str(settings.directory / "coordinator"),
+        "data_dir": str(demo.directory / "coordinator"),
         "interrupted": bool(finish.signal),
     }
 
 
 def _show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> None:
-    """Print one screen of results, and what to do next."""
+    """Print the results, and what to do next."""
     label, good = ("accuracy", "not measured") if run is None else run.metric_line
     lines = {
         "rounds": run.progress if run else f"{result['rounds_done']} of ?",
         label: good,
         "updates in time": f"{result['in_time']} of {result['ordered']} ordered",
         "spent": f"{credits_text(run.summary.spent_micro if run else 0)} credits",
-        **({"ended": str(result["conclusion"])} if result["conclusion"] else {}),
+        **({"ended": result["conclusion"]} if result["conclusion"] else {}),
         "ledger": LEDGER[result["ledger_balanced"]],
-        "policy": str(result["policy"]),
-        "broker": str(result["broker"]),
+        "policy": result["policy"],
+        "broker": result["broker"],
         "time": f"{result['seconds']} s, first round after {result['seconds_to_first_round']} s",
-        "report": str(result["report"] or "none"),
+        "report": result["report"] or "none",
     }
-    grid = Table.grid(padding=(0, 3))
-    grid.add_column(style="dim")
-    grid.add_column()
+    echo("The demo ended early:" if result["interrupted"] else "The demo is over:")
     for name, text in lines.items():
-        grid.add_row(name, text)
-    ended = "fedagent demo, ended early" if result["interrupted"] else "fedagent demo"
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    console.print(Panel(grid, title=ended, title_align="left", border_style="blue", padding=1))
+        echo(f"  {name:<18}{text}")
     called = Path(sys.argv[0])
     own = "fedagent" if which("fedagent") or called.name != "fedagent" else os.path.relpath(called)
     if run is not None:
@@ -129,16 +117,16 @@ def _show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> N
         echo(f"  {own} {role}")
 
 
-def _of_demo(run: RunReport, plan: Plan, finish: Finish) -> RunReport:
+def _of_demo(run: RunReport, demo: Demo, finish: Finish) -> RunReport:
     """Return the run with what its books do not have."""
-    heard, first = finish.heard, finish.seconds_to_first_round
+    first, plan = finish.seconds_to_first_round, demo.plan
     facts = {
-        "fleet": f"{len(plan.agents)} agents, {len(plan.edges)} edges, all on one machine",
-        "broker": heard.broker,
+        "fleet": f"{len(demo.agents)} agents, {len(demo.edges)} edges, all on one machine",
+        "broker": finish.heard.broker,
         "first round after": "-" if first is None else f"{first:.1f} s",
         "whole demo": f"{finish.seconds:.1f} s",
         "slow on purpose": plan.slow or "nobody",
-        "killed with SIGKILL": heard.killed or "nobody",
+        "killed with SIGKILL": finish.heard.killed or "nobody",
         **{agent.name: agent.note for agent in plan.agents},
     }
     kinds = {one.name: one.kind for one in plan.agents}

@@ -8,32 +8,25 @@ import time
 import webbrowser
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from shutil import get_terminal_size
 
 import psutil
-from rich.console import Console
 
 from fedagent_cli.errors import CliError, DemoError
+from fedagent_cli.extras import optional
 from fedagent_cli.output import credits_text, echo, emit, number_text
-from fedagent_cli.read.drawn import Drawn
 from fedagent_cli.read.runs import open_run
 from fedagent_cli.read.watching import EVERY_S, Scene, scene_of
 from fedagent_coordinator.books.queries import Queries
 from fedagent_task.scoring.measures import ACCURACY, BY_KEY, Measure
 from fedagent_testbed.local import Event
-from fedagent_testbed.local_fleet import Fleet, FleetError, LocalFleet
+from fedagent_testbed.local_fleet import FleetError, LocalFleet
 
-from .plan import Plan
+from .plan import Demo
 
 WIDE = 72
 """Columns that the picture takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class DemoSettings(Fleet):
-    """What the demo was asked for."""
-
-    rounds: int = 0
-    policy: str | None = None
 
 
 @dataclass(slots=True)
@@ -87,11 +80,11 @@ class Finish:
 class Screen:
     """Shows a demo: a picture on a terminal, else a line a round, or every event as JSON."""
 
-    def __init__(self, settings: DemoSettings, *, as_json: bool) -> None:
-        self._settings, self._json = settings, as_json
-        console, self._drawn = Console(highlight=False), None
-        if not as_json and console.is_terminal and console.width >= WIDE:
-            self._drawn = Drawn(console, transient=True)
+    def __init__(self, books: Path, *, as_json: bool) -> None:
+        self._books, self._json, self._drawn = books, as_json, None
+        if not as_json and sys.stdout.isatty() and get_terminal_size().columns >= WIDE:
+            drawn = optional("fedagent_cli.read.drawn", "rich", "coordinator")
+            self._drawn = drawn.Drawn(transient=True)
         self._scene: Scene | None = None
         self._due = 0.0
         self._notes: list[str] = []
@@ -122,7 +115,7 @@ class Screen:
         if self._drawn is None or now < self._due:
             return
         try:
-            with open_run(Queries, self._settings.directory / "coordinator") as (reader, run):
+            with open_run(Queries, self._books) as (reader, run):
                 self._scene = scene_of(reader, run, time.time())
         except (CliError, sqlite3.Error):
             pass  # there is no run yet
@@ -136,14 +129,11 @@ class Screen:
             self._drawn.close()
 
 
-def run_demo(
-    settings: DemoSettings, plan: Plan, *, caught: Callable[[], int], as_json: bool
-) -> Finish:
+def run_demo(demo: Demo, *, caught: Callable[[], int], as_json: bool) -> Finish:
     """Start everything at once and watch until the run ends or a signal comes.
 
     Args:
-        settings: What was asked for.
-        plan: The fleet.
+        demo: What is started.
         caught: Returns the signal that is to end it, 0 before there is one.
         as_json: Print every event as JSON.
 
@@ -151,11 +141,11 @@ def run_demo(
         DemoError: A process failed, or nothing happened for too long.
     """
     typed_at = time.monotonic() - (time.time() - psutil.Process().create_time())
-    heard, screen = Heard(settings.rounds), Screen(settings, as_json=as_json)
-    with LocalFleet(settings, stopped=caught) as fleet:
+    heard, screen = Heard(demo.rounds), Screen(demo.directory / "coordinator", as_json=as_json)
+    with LocalFleet(demo, stopped=caught) as fleet:
         try:
             if not caught():
-                devices, edges = len(plan.agents), len(plan.edges)
+                devices, edges = len(demo.agents), len(demo.edges)
                 screen.say(
                     f"starting {devices} device{'s' * (devices != 1)}, {edges} "
                     f"edge{'s' * (edges != 1)} and a coordinator..."
@@ -164,7 +154,8 @@ def run_demo(
                 for came in fleet.watch():
                     screen.refresh()
                     if came is not None:
-                        _take(*came, heard, settings, plan, screen, fleet)
+                        _take(*came, heard, screen)
+                        _kill_half_way(demo, heard, screen, fleet)
                 screen.say("ending all processes and writing the report...")
         except FleetError as error:
             raise DemoError(error.problem, error.hint) from error
@@ -179,16 +170,7 @@ def run_demo(
     )
 
 
-def _take(
-    name: str,
-    event: Event,
-    heard: Heard,
-    settings: DemoSettings,
-    plan: Plan,
-    screen: Screen,
-    fleet: LocalFleet,
-) -> None:
-    """Take in one event; the victim is killed half way."""
+def _take(name: str, event: Event, heard: Heard, screen: Screen) -> None:
     if event.get("event") == "exited":
         screen.say(f"{name} ended with exit code {event['code']}, see {name}.log")
         return
@@ -198,7 +180,10 @@ def _take(
         screen.say(f"live page: {heard.page}")
         if sys.platform == "darwin" or os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
             threading.Thread(target=webbrowser.open, args=(heard.page,), daemon=True).start()
-    half_way = event.get("event") == "round" and heard.round >= max(1, settings.rounds // 2)
-    if half_way and plan.victim and not heard.killed and fleet.kill(plan.victim):
-        heard.killed = plan.victim
-        screen.say(f"killed {plan.victim} with SIGKILL in round {heard.round + 1}")
+
+
+def _kill_half_way(demo: Demo, heard: Heard, screen: Screen, fleet: LocalFleet) -> None:
+    victim, half_way = demo.plan.victim, heard.round >= max(1, demo.rounds // 2)
+    if half_way and victim and not heard.killed and fleet.kill(victim):
+        heard.killed = victim
+        screen.say(f"killed {victim} with SIGKILL in round {heard.round + 1}")

@@ -22,6 +22,7 @@ from fedagent_node.settings import NodeConfig
 from fedagent_node.settings import options_of as declared
 from fedagent_protocol.errors import hide_password
 from fedagent_protocol.option import Declared
+from fedagent_task.errors import TaskError
 
 MODULES = {
     "agent": "fedagent_agent",
@@ -156,6 +157,12 @@ def become(role: str, config: Config, *, print_config: bool, as_json: bool) -> N
         config["json_events"] = True
     check(role, config)
     if print_config:
+        if role == "coordinator":
+            files = importlib.import_module("fedagent_task.recipe.files")  # it loads numpy
+            try:
+                files.open_recipe(Path(str(config["recipe"])), config.get("sets", ()))
+            except TaskError as error:
+                raise UsageError(*in_two(error)) from error
         echo(json.dumps(_without_secrets(config), indent=None if as_json else 2))
         raise SystemExit(0)
     # Until the role takes Ctrl-C it has no clean end: it waits for `Shell.run`.

@@ -126,14 +126,13 @@ def _note(service: Service) -> tuple[str, str] | tuple[()]:
     if service.mine:
         lonely = "it runs only while you are logged in", "loginctl enable-linger keeps it"
         return () if systemd.lingers() else lonely
-    closed = service.unseen()
+    closed = service.unseen() if service.user is None else ""
     if not closed:
         return ()
     wheel = (source_of() or "dist/fedagent-*.whl").removeprefix("-e ")
     make = f"python3 -m venv /opt/fedagent && /opt/fedagent/bin/pip install {wheel}"
-    who = f"the user {service.user}" if service.user else "a service's own user"
     hint = f"install it where every user can read it: {make}; or give --user"
-    return f"{who} may not read {closed}", hint
+    return f"a service's own user may not read {closed}", hint
 
 
 @app.command(epilog=options.examples("sudo fedagent service uninstall agent"))

@@ -110,19 +110,31 @@ class Service:
         return text.replace("systemctl restart", " ".join([*self.systemctl, "restart"]))
 
     def unseen(self) -> str:
-        """Return what it reads that its user may not read; empty if it may read all."""
-        user, groups = _ids(self.user)
+        """Return what it reads that a user without rights may not read; empty if it may read all.
+
+        Who names a user knows what that one may.
+        """
         found = [*self.reads, *([self.config] if self.config.exists() else [])]
-        return next((closed for path in found if (closed := _closed(path, user, groups))), "")
+        steps = [(path, stat.S_IROTH) for path in found]
+        steps += [(folder, stat.S_IXOTH) for path in found for folder in path.absolute().parents]
+        steps.sort(key=lambda step: len(step[0].parts))
+        return next((str(path) for path, need in steps if not path.stat().st_mode & need), "")
 
 
 def installed_here(role: str, *, config: Path | None, user: str | None, mine: bool) -> Service:
     """Return the service that runs this very fedagent."""
+    if user is not None:
+        try:
+            pwd.getpwnam(user)
+        except KeyError as error:
+            hint = f"make it: useradd --system --shell /usr/sbin/nologin {user}"
+            raise UsageError(f"--user: there is no user {user!r} on this system", hint) from error
     script = Path(sys.executable).parent / "fedagent"
     program = (str(script),) if script.is_file() else (sys.executable, "-m", "fedagent_cli")
+    settings = own_folder() / "fedagent" if mine else Path("/etc/fedagent")
     return Service(
         role=role,
-        config=(config or settings_file(role, mine=mine)).absolute(),
+        config=(config or settings / f"{role}.toml").absolute(),
         user=user,
         mine=mine,
         program=program,
@@ -134,11 +146,6 @@ def own_folder() -> Path:
     """Return where this user keeps settings: ``$XDG_CONFIG_HOME``, else ``~/.config``."""
     shared = os.environ.get("XDG_CONFIG_HOME")
     return Path(shared).expanduser() if shared else Path.home() / ".config"
-
-
-def settings_file(role: str, *, mine: bool) -> Path:
-    """Return a role's settings file, the system's or this user's."""
-    return (own_folder() / "fedagent" if mine else Path("/etc/fedagent")) / f"{role}.toml"
 
 
 def lingers() -> bool:
@@ -181,27 +188,3 @@ def _plain(text: str) -> str:
     if any(unicodedata.category(one) in ("Cc", "Zl", "Zp") for one in text):
         raise UsageError(f"{text!r} has a control character", "no unit can hold it: rename it")
     return text
-
-
-def _ids(user: str | None) -> tuple[int, set[int]]:
-    if user is None:
-        return -1, set()
-    try:
-        known = pwd.getpwnam(user)
-    except KeyError as error:
-        hint = f"make it: useradd --system --shell /usr/sbin/nologin {user}"
-        raise UsageError(f"--user: there is no user {user!r} on this system", hint) from error
-    return known.pw_uid, set(os.getgrouplist(user, known.pw_gid))
-
-
-def _closed(path: Path, user: int, groups: set[int]) -> str:
-    """Return the first folder on the way, or the file, that is closed to a user."""
-    if user == 0:
-        return ""
-    for step in (*reversed(path.absolute().parents), path):
-        found = step.stat()
-        need = stat.S_IXOTH if step != path else stat.S_IROTH
-        shift = 6 if found.st_uid == user else 3 if found.st_gid in groups else 0
-        if not found.st_mode & (need << shift):
-            return str(step)
-    return ""

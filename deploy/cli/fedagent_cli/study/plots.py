@@ -1,5 +1,7 @@
 """The curves of a comparison, and the matrix of several worlds, as one picture, by matplotlib."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +12,15 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from fedagent_cli.errors import UsageError
-from fedagent_coordinator.policies.base import FloatArray, IntArray
-from fedagent_testbed.study import Comparison, Matrix
+from fedagent_coordinator.policies.base import FloatArray
+from fedagent_testbed.study import Comparison, History, Matrix
 from fedagent_testbed.study.comparison import quantile, seeds_text
 
 from .testbed import WITHOUT_DATE
 
 _COLOURS = 20
+POINTS = 200
+"""Of one curve at most."""
 _WORST = 0.5
 """Share of the palest cell."""
 _STYLE: dict[str, object] = {
@@ -29,6 +33,10 @@ _STYLE: dict[str, object] = {
     "legend.frameon": False,
     "font.size": 9,
 }
+Curves = tuple[FloatArray, FloatArray]
+"""Where points are [n], and their values by seed [seeds, n]; not finite where there is none."""
+Panel = tuple[str, str, Callable[[Axes], None]]
+"""A title, the name of the axis below, and what draws the rest."""
 
 
 def write_plots(result: Comparison, path: Path) -> None:
@@ -37,21 +45,19 @@ def write_plots(result: Comparison, path: Path) -> None:
     Of selection: utility, regret, accuracy if there is any, and selections per client. Of
     streams: loss, latency, iterations, edges, and the load limit.
     """
-    draws, means = [_utility, _regret, _selections], "mean and 95 %"
-    if result.recipe.world.training.dataset:
-        draws.insert(2, _accuracy)
-    if result.of_streams:
-        draws = [_loss_by_round, _loss_by_second, _split, _iterations, _edges, _violation]
-        means = "means"
+    panels = _of_streams(result) if result.of_streams else _of_selection(result)
+    means = "means" if result.of_streams else "mean and 95 %"
     with rc_context(_STYLE):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
-        rows = (len(draws) + 1) // 2
+        rows = (len(panels) + 1) // 2
         figure = _figure((10, 3.2 * rows))
-        panels = figure.subplots(rows, 2, squeeze=False).ravel()
-        for draw, axes in zip(draws, panels, strict=False):
-            draw(result, axes)
-        for axes in panels[len(draws) :]:
+        places = figure.subplots(rows, 2, squeeze=False).ravel()
+        for axes in places[len(panels) :]:
             axes.set_axis_off()
-        handles, labels = panels[0].get_legend_handles_labels()
+        for (title, below, draw), axes in zip(panels, places, strict=False):
+            axes.set_title(title)
+            axes.set_xlabel(below)
+            draw(axes)
+        handles, labels = places[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper")
         figure.suptitle(f"{result.recipe.name}, {seeds_text(len(result.seeds))}: {means}")
         _save(figure, path)
@@ -90,136 +96,106 @@ def _save(figure: Figure, path: Path, *, transparent: bool = False) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _utility(result: Comparison, axes: Axes) -> None:
-    axes.set_title("cumulative utility")
-    kind = result.recipe.world.utility
-    for index, (name, runs) in enumerate(result.histories.items()):
-        _band(axes, index, name, np.array([np.cumsum(run.utility(kind)) for run in runs]))
-    axes.set_xlabel("round")
+def _of_selection(result: Comparison) -> list[Panel]:
+    def total(run: History) -> FloatArray:
+        return np.cumsum(run.utility(result.recipe.world.utility))
 
-
-def _regret(result: Comparison, axes: Axes) -> None:
     known = "oracle-p" if "oracle-p" in result.reference else "oracle"
-    axes.set_title(f"regret against {known}")
-    axes.set_xlabel("round")
-    if known not in result.reference:
-        axes.text(0.5, 0.5, "no oracle in this world", ha="center", transform=axes.transAxes)
-        return
-    kind = result.recipe.world.utility
-    best = np.array([np.cumsum(run.utility(kind)) for run in result.reference[known]])
+    best: Sequence[History] = result.reference.get(known, ())
+
+    def utility(runs: Sequence[History]) -> Curves:
+        return _counted([*map(total, runs)])
+
+    def regret(runs: Sequence[History]) -> Curves:
+        return _counted([total(a) - total(b) for a, b in zip(best, runs, strict=True)])
+
+    def accuracy(runs: Sequence[History]) -> Curves:
+        return _counted([run["accuracy"] for run in runs])
+
+    def ranks(runs: Sequence[History]) -> Curves:
+        return _counted([np.sort(run.rates())[::-1] for run in runs])
+
+    below = "client, most selected first"
+    every = [
+        ("cumulative utility", "round", utility, True),
+        (f"regret against {known}", "round", regret, bool(best)),
+        ("accuracy of the mean model", "round", accuracy, result.recipe.world.training.dataset),
+        ("selection rate, clients by rank", below, ranks, True),
+    ]
+    return [(title, x, partial(curves, result, of)) for title, x, of, there in every if there]
+
+
+def _of_streams(result: Comparison) -> list[Panel]:
+    first = next(iter(result.histories.values()))[0]
+    at = np.arange(1, len(first) + 1)
+
+    def by_round(runs: Sequence[History]) -> Curves:
+        return _counted([run["loss"] for run in runs])
+
+    def by_second(runs: Sequence[History]) -> Curves:
+        return np.cumsum(runs[0].latency_s), runs[0]["loss"][None]
+
+    def violation(runs: Sequence[History]) -> Curves:
+        return _counted([runs[0].violation_s])
+
+    def split(axes: Axes) -> None:
+        names = list(result.histories)
+        left = np.zeros(len(names))
+        for shade, part in (("0.25", "compute"), ("0.6", "transfer"), ("0.85", "aggregate")):
+            wide = np.array([result.figures(name)[f"{part}_s"].mean or 0.0 for name in names])
+            axes.barh(np.arange(len(names)), wide, left=left, color=shade, label=part)
+            left += wide
+        axes.set_yticks(np.arange(len(names)), names, fontsize=7)
+        axes.invert_yaxis()
+        axes.legend(fontsize=7)
+
+    def iterations(axes: Axes) -> None:
+        axes.plot(at, first["done"], color=_colour(0), lw=1.0)
+        steps = result.recipe.world.streaming.steps * result.recipe.world.clients
+        axes.plot(at, first["arrivals"] / steps, color="0.5", lw=1.0, ls="--")
+        where = (0.02, 0.92)
+        axes.annotate("dashed: arrivals per step", where, xycoords="axes fraction", fontsize=7)
+
+    def edges(axes: Axes) -> None:
+        axes.set_ylabel("edge")
+        axes.plot(at, first["edge"], ".", ms=3, color=_colour(0))
+
+    over = "cumulative seconds over the load limit, first seed"
+    return [
+        ("loss against rounds", "round", partial(curves, result, by_round)),
+        (
+            "loss against cumulative latency, first seed",
+            "seconds",
+            partial(curves, result, by_second),
+        ),
+        ("cumulative latency, s", "", split),
+        ("iterations per arrival step, first pair and seed", "round", iterations),
+        ("edges rented, first pair and seed", "round", edges),
+        (over, "round", partial(curves, result, violation)),
+    ]
+
+
+def _counted(rows: Sequence[FloatArray]) -> Curves:
+    """Return one row a seed, over 1, 2, ...; shorter rows end early."""
+    longest = max(map(len, rows))
+    padded = [np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in rows]
+    return np.arange(1, longest + 1, dtype=np.float64), np.array(padded, dtype=np.float64)
+
+
+def curves(result: Comparison, of: Callable[[Sequence[History]], Curves], axes: Axes) -> None:
+    """Draw for each policy the mean over seeds, and its 95 % interval where all have a value."""
     for index, (name, runs) in enumerate(result.histories.items()):
-        mine = np.array([np.cumsum(run.utility(kind)) for run in runs])
-        _band(axes, index, name, best - mine)
-
-
-def _accuracy(result: Comparison, axes: Axes) -> None:
-    axes.set_title("accuracy of the mean model")
-    axes.set_xlabel("round")
-    for index, (name, runs) in enumerate(result.histories.items()):
-        curves = np.array([run["accuracy"] for run in runs])
-        tested = np.isfinite(curves).all(axis=0)
-        _band(axes, index, name, curves[:, tested], np.flatnonzero(tested) + 1)
-
-
-def _selections(result: Comparison, axes: Axes) -> None:
-    axes.set_title("selection rate, clients by rank")
-    axes.set_xlabel("client, most selected first")
-    for index, (name, runs) in enumerate(result.histories.items()):
-        size = min(len(run.counts) for run in runs)
-        ranked = np.array([np.sort(run.rates())[::-1][:size] for run in runs])
-        axes.plot(np.arange(1, size + 1), ranked.mean(axis=0), color=_colour(index), label=name)
-
-
-def _band(
-    axes: Axes,
-    index: int,
-    name: str,
-    curves: FloatArray,
-    x: IntArray | None = None,
-) -> None:
-    """Draw the mean over seeds and its 95 % interval; at most 200 points a curve."""
-    where = np.arange(1, curves.shape[1] + 1) if x is None else x
-    if not len(where):
-        return
-    keep = np.unique(np.linspace(0, len(where) - 1, 200).astype(np.int64))
-    mean = curves.mean(axis=0)[keep]
-    axes.plot(where[keep], mean, color=_colour(index), label=name, lw=1.3)
-    if len(curves) > 1:
-        error = curves.std(axis=0, ddof=1)[keep] / np.sqrt(len(curves))
-        half = quantile(len(curves) - 1) * error
-        axes.fill_between(
-            where[keep], mean - half, mean + half, color=_colour(index), alpha=0.15, lw=0
-        )
-
-
-def _loss_by_round(result: Comparison, axes: Axes) -> None:
-    axes.set_title("loss against rounds")
-    axes.set_xlabel("round")
-    for index, (name, runs) in enumerate(result.histories.items()):
-        losses = _padded([run["loss"] for run in runs])
-        tested = np.isfinite(losses).any(axis=0)
-        if tested.any():
-            mean = np.nanmean(losses[:, tested], axis=0)
-            axes.plot(np.flatnonzero(tested) + 1, mean, color=_colour(index), label=name, lw=1.2)
-
-
-def _loss_by_second(result: Comparison, axes: Axes) -> None:
-    axes.set_title("loss against cumulative latency, first seed")
-    axes.set_xlabel("seconds")
-    for index, (name, runs) in enumerate(result.histories.items()):
-        losses, seconds = runs[0]["loss"], np.cumsum(runs[0].latency_s)
-        tested = np.isfinite(losses)
-        axes.plot(seconds[tested], losses[tested], color=_colour(index), label=name, lw=1.2)
-
-
-def _split(result: Comparison, axes: Axes) -> None:
-    axes.set_title("cumulative latency, s")
-    names = list(result.histories)
-    left = np.zeros(len(names))
-    for shade, key in zip(
-        ("0.25", "0.6", "0.85"), ("compute_s", "transfer_s", "aggregate_s"), strict=True
-    ):
-        wide = np.array([result.figures(name)[key].mean or 0.0 for name in names])
-        axes.barh(np.arange(len(names)), wide, left=left, color=shade, label=key.removesuffix("_s"))
-        left += wide
-    axes.set_yticks(np.arange(len(names)), names, fontsize=7)
-    axes.invert_yaxis()
-    axes.legend(fontsize=7)
-
-
-def _iterations(result: Comparison, axes: Axes) -> None:
-    axes.set_title("iterations per arrival step, first pair and seed")
-    run = next(iter(result.histories.values()))[0]
-    at = np.arange(1, len(run) + 1)
-    axes.plot(at, run["done"], color=_colour(0), lw=1.0)
-    axes.set_xlabel("round")
-    steps = result.recipe.world.streaming.steps * result.recipe.world.clients
-    axes.plot(at, run["arrivals"] / steps, color="0.5", lw=1.0, ls="--")
-    axes.annotate("dashed: arrivals per step", (0.02, 0.92), xycoords="axes fraction", fontsize=7)
-
-
-def _edges(result: Comparison, axes: Axes) -> None:
-    axes.set_title("edges rented, first pair and seed")
-    axes.set_xlabel("round")
-    axes.set_ylabel("edge")
-    edges = next(iter(result.histories.values()))[0]["edge"]
-    axes.plot(np.arange(1, len(edges) + 1), edges, ".", ms=3, color=_colour(0))
-
-
-def _violation(result: Comparison, axes: Axes) -> None:
-    axes.set_title("cumulative seconds over the load limit, first seed")
-    axes.set_xlabel("round")
-    for index, (name, runs) in enumerate(result.histories.items()):
-        over = runs[0].violation_s
-        at = np.arange(1, len(over) + 1)
-        keep = slice(None, None, max(1, len(over) // 100))
-        axes.plot(at[keep], over[keep], color=_colour(index), label=name)
-
-
-def _padded(curves: list[FloatArray]) -> FloatArray:
-    longest = max(len(curve) for curve in curves)
-    rows = [np.pad(curve, (0, longest - len(curve)), constant_values=np.nan) for curve in curves]
-    return np.array(rows, dtype=np.float64)
+        x, y = of(runs)
+        known = np.flatnonzero(np.isfinite(y).any(axis=0))
+        if not len(known):
+            continue
+        keep = known[np.unique(np.linspace(0, len(known) - 1, POINTS).astype(np.int64))]
+        mean = np.nanmean(y[:, keep], axis=0)
+        axes.plot(x[keep], mean, color=_colour(index), label=name, lw=1.3)
+        if len(y) > 1:
+            half = quantile(len(y) - 1) * y[:, keep].std(axis=0, ddof=1) / np.sqrt(len(y))
+            low, high = mean - half, mean + half
+            axes.fill_between(x[keep], low, high, color=_colour(index), alpha=0.15, lw=0)
 
 
 def _colour(index: int) -> tuple[float, ...]:

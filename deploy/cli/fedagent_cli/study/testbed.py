@@ -1,5 +1,6 @@
 """`fedagent testbed run|compare|list`: studies of policies in virtual time."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -172,14 +173,21 @@ class _How(TypedDict):
 @contextmanager
 def _playing(jobs: int | None, address: str | None, *, quiet: bool) -> Iterator[_How]:
     """Yield on what runs are played, and who hears of it; errors are of what the user can fix."""
-    with _fixable():
+    pool = None
+    show = sys.stderr.isatty() and not quiet
+    try:
         pool = None if address is None else _RayPool(address)
-        show = sys.stderr.isatty() and not quiet
-        try:
-            yield {"jobs": jobs or cpu_count() or 1, "pool": pool, "done": _Progress(show=show)}
-        finally:
-            if pool is not None:
-                pool.close()
+        yield {"jobs": jobs or cpu_count() or 1, "pool": pool, "done": _Progress(show=show)}
+    except DatasetError as error:
+        raise MissingError(str(error)) from error
+    except WorkerLostError as error:
+        problem = "a process was killed before its run ended"
+        raise CliError(problem, error.hint, exit_code=KILLED) from error
+    except (PolicyError, RegistryError, RecipeError) as error:
+        raise UsageError(str(error)) from error
+    finally:
+        if pool is not None:
+            pool.close()
 
 
 class _RayPool:
@@ -228,21 +236,6 @@ class _Progress:
         self._count %= total  # the next world begins
 
 
-@contextmanager
-def _fixable() -> Iterator[None]:
-    """Make one line of whatever the user can fix."""
-    try:
-        yield
-    except DatasetError as error:
-        raise MissingError(str(error)) from error
-    except WorkerLostError as error:
-        raise CliError(
-            "a process was killed before its run ended", error.hint, exit_code=KILLED
-        ) from error
-    except (PolicyError, RegistryError, RecipeError) as error:
-        raise UsageError(str(error)) from error
-
-
 def _check_plot(path: Path | None) -> None:
     """Refuse a picture that could not be written, before anything is computed for it."""
     if path is None:
@@ -250,14 +243,10 @@ def _check_plot(path: Path | None) -> None:
     need("matplotlib", "report")
     if path.suffix.lower() not in WITHOUT_DATE:
         raise UsageError(f"--plot {path} is none of {', '.join(WITHOUT_DATE)}", "name it .svg")
-    whole = path.expanduser().absolute()
-    try:
-        problem = "" if whole.parent.is_dir() else f"is in {whole.parent}, which is not a folder"
-        problem = "is a folder" if whole.is_dir() else problem
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror}"
-    if problem:
-        raise UsageError(f"--plot {path} {problem}", "name a file in a folder that exists")
+    folder = path.expanduser().absolute().parent
+    if not os.path.isdir(folder):  # noqa: PTH112 - false where it may not be looked into
+        said = f"--plot {path} is in {folder}, which is not a folder"
+        raise UsageError(said, "name a file in a folder that exists")
 
 
 def _show(result: Comparison | Matrix, plot: Path | None, *, as_json: bool) -> None:
@@ -273,27 +262,23 @@ def _show(result: Comparison | Matrix, plot: Path | None, *, as_json: bool) -> N
         if as_json:
             emit(result.record() | drawn)
         else:
-            _tell(result)
+            _print(result)
     if plot is not None and not as_json:
         echo(f"{plot}: written")
 
 
-def _tell(result: Comparison | Matrix) -> None:
+def _print(result: Comparison | Matrix) -> None:
     if isinstance(result, Comparison):
-        table(*_headed(rows_of(result)))
-        notes = notes_of(result)
+        tables, notes = [rows_of(result)], notes_of(result)
     else:
-        table(*_headed(result.rows()))
-        if len(rows := result.coverage_rows()) > 1:
+        tables, notes = [result.rows(), result.coverage_rows()], result.notes()
+    for number, (head, *rows) in enumerate(tables):
+        if number and rows:
             echo()
-            table(*_headed(rows))
-        notes = result.notes()
+        if rows:
+            table(head, rows)
     for line in notes:
         echo(line)
-
-
-def _headed(rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    return rows[0], rows[1:]
 
 
 app = Group("testbed", help="Compare policies in virtual time.")
