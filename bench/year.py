@@ -87,9 +87,8 @@ def _write(store: Store, run: str, rounds: int) -> list[float]:
         able = pairs[view.client_available[view.pair_client[pairs]]][:CHOSEN]
         plan = small_plan(view, able.tolist())
         made.append((plan, small_result(plan, set(view.pair_client[able].tolist()[1:]))))
-    fold, pauses = store._db.fold_wal, []  # noqa: SLF001 - as above
+    pauses = []
     for number in range(1, rounds + 1):
-        store._db.fold_wal = fold if number % 50 == 0 else _nothing  # type: ignore[method-assign]  # noqa: SLF001 - as above
         plan, result = made[number % len(made)]
         view = replace(plan.view, round=number)
         feedback = replace(result.feedback, view=view)
@@ -108,10 +107,6 @@ def _write(store: Store, run: str, rounds: int) -> list[float]:
 
 def rows() -> Rows:
     yield year(20_000)
-
-
-def _nothing() -> None:
-    """Leave the WAL as it is."""
 
 
 def _since(began: float) -> float:

@@ -65,13 +65,13 @@ def merge_files(
     strategy: Strategy = _AVERAGE,
     rule: Robust = PLAIN,
 ) -> Merged:
-    """Average edge models by digest and weight into a durable global one; one alone is that model.
+    """Average edge models by digest and weight into a global one; one alone is that model.
 
     The models are mapped, not read, and summed in float64 one tensor at a time. A strategy that
     acts on the mean has it, the last model and what it kept in memory; a robust rule has the models
     that it shortens, and with a block of all of them what needs all. A model that does not fit the
     manifest, or is not finite, is left out with a reason, so that one edge cannot spoil the global
-    one. All files are durable before their names are said.
+    one. Who commits what is made syncs its files before.
     """
     rules, robust = merge.facts.rules, type(rule) is not Robust
     with ExitStack() as stack:
@@ -103,7 +103,7 @@ def merge_files(
             if not rule.streams and len(usable) > 2:
                 mean = located(rule, base, own, rules)
         if len(usable) == 1 and not changed:
-            state = blobs.put(encode_tensors(usual)) if usual else ""
+            state = blobs.put(encode_tensors(usual), durable=False) if usual else ""
             return Merged(merge.round, usable[0].digest, refused, state)
         model = _means(usable, manifest, rules) if mean is None else mean
         if strategy.acts:
@@ -111,8 +111,9 @@ def merge_files(
         if wrong := _unusable(model, manifest):
             return Merged(merge.round, "", {**refused, merge.base: f"the server's step {wrong}"})
         after = {**former, **usual}
-        state = blobs.put(encode_tensors(after)) if after else ""
-        return Merged(merge.round, blobs.put(encode_tensors(model)), refused, state)
+        state = blobs.put(encode_tensors(after), durable=False) if after else ""
+        merged = blobs.put(encode_tensors(model), durable=False)
+        return Merged(merge.round, merged, refused, state)
 
 
 def _opened(

@@ -280,6 +280,7 @@ class RunStore:
                         self._checkpoint("pruned")
             case fx.CommitModel():
                 self._checkpoint("merged")
+                self.blobs.sync(*filter(None, (effect.digest, effect.state)))
                 size = self.blobs.size(effect.digest)
                 self.database.save_model(run_id, effect.round, effect.digest, size, effect.state)
                 self._checkpoint("committed")
@@ -380,7 +381,7 @@ class RunStore:
 
     def _finish_model(self, model: FinishModel) -> ModelFinished:
         try:
-            self.blobs.finish_part(model.digest)
+            self.blobs.finish_part(model.digest, durable=False)
         except (DigestError, BlobMissingError) as error:
             return ModelFinished(model.digest, model.size, str(error))
         return ModelFinished(model.digest, model.size)

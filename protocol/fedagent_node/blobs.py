@@ -55,8 +55,11 @@ class BlobStore:
             raise BlobMissingError(digest)
         return self._any.with_name(digest)
 
-    def put(self, data: "Buffer") -> str:
-        """Keep a blob durably; return its digest. Idempotent; an error leaves nothing behind."""
+    def put(self, data: "Buffer", *, durable: bool = True) -> str:
+        """Keep a blob; return its digest. Idempotent; an error leaves nothing behind.
+
+        One that is not yet durable waits for `sync`.
+        """
         view = memoryview(data)
         self._check_size(view.nbytes)
         digest = hashlib.sha256(view).hexdigest()
@@ -67,9 +70,12 @@ class BlobStore:
         try:
             with fresh.open("wb") as file:
                 file.write(view)
-                file.flush()
-                os.fsync(file.fileno())
-            self._adopt(fresh, path)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            fresh.replace(path)
+            if durable:
+                sync_folder(self.folder)
         except OSError:
             fresh.unlink(missing_ok=True)
             raise
@@ -88,8 +94,15 @@ class BlobStore:
         finally:
             os.close(fd)
 
-    def finish_part(self, digest: str) -> None:
-        """Make a complete part a durable blob.
+    def sync(self, *digests: str) -> None:
+        """Make blobs durable, their names with one sync for all."""
+        for digest in digests:
+            with self.path(digest).open("rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(self.folder)
+
+    def finish_part(self, digest: str, *, durable: bool = True) -> None:
+        """Make a complete part a blob, which waits for `sync` if it is not yet durable.
 
         Raises:
             BlobMissingError: No piece of it was written.
@@ -104,12 +117,14 @@ class BlobStore:
             raise BlobMissingError(digest) from error
         with file:
             actual = hashlib.file_digest(file, "sha256").hexdigest()
-            if actual == digest:
+            if durable and actual == digest:
                 os.fsync(file.fileno())
         if actual != digest:
             part.unlink()
             raise DigestError(digest, actual)
-        self._adopt(part, self.path(digest))
+        part.replace(self.path(digest))
+        if durable:
+            sync_folder(self.folder)
 
     def drop_part(self, digest: str) -> None:
         """Forget the pieces of a blob that is not wanted any more."""
@@ -173,10 +188,6 @@ class BlobStore:
                 return hashlib.file_digest(file, "sha256").hexdigest() == digest
         except FileNotFoundError:
             return False
-
-    def _adopt(self, source: Path, path: Path) -> None:
-        source.replace(path)
-        sync_folder(self.folder)
 
 
 @contextmanager

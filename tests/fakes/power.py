@@ -179,11 +179,12 @@ class _Connection:
 def noted(patch: pytest.MonkeyPatch, log: list[Noted]) -> Iterator[None]:
     """Note in `log` what a `Store` that is opened in here writes and syncs."""
 
-    def mark_write(self: mark.MarkFile, made: mark.HighWaterMark) -> None:
+    def mark_write(self: mark.MarkFile, made: mark.HighWaterMark, *, synced: bool) -> None:
         slot = mark._slot(made)
         log.append(Noted("write", mark.MARK, self._at * len(slot), slot))
-        mark_write_now(self, made)
-        log.append(Noted("sync", mark.MARK))
+        mark_write_now(self, made, synced=synced)
+        if synced:
+            log.append(Noted("sync", mark.MARK))
 
     files, connect = _Files(log), sqlite3.connect
     mark_write_now = mark.MarkFile.write

@@ -9,7 +9,7 @@ TEXTS = {
     role: "".join(path.read_text() for path in sorted((ROOT / folder).rglob("*.py")))
     for role, folder in FOLDERS.items()
 }
-TRANSACTIONS = frozenset(re.findall(r"\.transaction\(\"([\w-]+)\"\)", "".join(TEXTS.values())))
+TRANSACTIONS = frozenset(re.findall(r"\.transaction\(\"([\w-]+)\"[,)]", "".join(TEXTS.values())))
 """Each has three points: before it is committed, after that, and with the mark outside it risen."""
 STEPS = frozenset(
     f"{one}.{step}" for one in TRANSACTIONS for step in ("before-commit", "committed", "marked")

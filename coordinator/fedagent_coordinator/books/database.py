@@ -134,8 +134,8 @@ class Database:
             self._mark = None
 
     @contextmanager
-    def transaction(self, name: str) -> Iterator[sqlite3.Connection]:
-        """Commit what the body does, all or nothing, and raise the mark.
+    def transaction(self, name: str, *, synced: bool = True) -> Iterator[sqlite3.Connection]:
+        """Commit what the body does, all or nothing, and raise the mark; sync that, or later.
 
         Crash points: ``{name}.before-commit``, ``{name}.committed``, ``{name}.marked``.
 
@@ -156,7 +156,7 @@ class Database:
         self.checkpoint(f"{name}.committed")
         assert self._mark is not None
         try:
-            self._mark.write(self._present())
+            self._mark.write(self._present(), synced=synced)
         except OSError as error:
             self._failed = f"the high-water mark: {error}"
             raise StoreFailedError(self._failed) from error

@@ -28,7 +28,7 @@ class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
 class MarkFile:
     """The mark on disk, opened for writing by the one coordinator; new ones hold `first`.
 
-    Marks are written by turns to two slots, so that a torn one leaves the mark before it.
+    Marks are written by turns to two slots, so that a torn one leaves the last that was synced.
     """
 
     def __init__(self, path: Path, first: HighWaterMark) -> None:
@@ -39,13 +39,15 @@ class MarkFile:
         self._seq = first.seq
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
-    def write(self, mark: HighWaterMark) -> None:
-        """Make `mark` durable, if it is a newer one."""
+    def write(self, mark: HighWaterMark, *, synced: bool) -> None:
+        """Write `mark`, if it is a newer one; without a sync a power cut may lose it."""
         if mark.seq == self._seq:
             return
         os.pwrite(self._fd, _slot(mark), self._at * _SLOT_BYTES)
-        os.fdatasync(self._fd)
-        self._at, self._seq = 1 - self._at, mark.seq
+        self._seq = mark.seq
+        if synced:
+            os.fdatasync(self._fd)
+            self._at = 1 - self._at
 
     def close(self) -> None:
         """Close the file."""

@@ -302,7 +302,7 @@ class Store(ExitStack):
         free = self.read.balance(run_id).free_micro
         if total > free and not run.unlimited:
             raise rounds.overspent("the run", wanted_micro=total, free_micro=free)
-        with self._db.transaction("reserve"):
+        with self._db.transaction("reserve", synced=False):
             if total > free:
                 self._db.move("grant", run_id, plan.round, total - free)
             rounds.insert_plan(self._db, run_id, plan, policy=policy, total=total)
@@ -324,7 +324,6 @@ class Store(ExitStack):
             return False
         with self._db.transaction("settle"):
             rounds.settle(self._db, run_id, result)
-        self._db.fold_wal()
         return True
 
     def void_open_rounds(self, run_id: str, reason: str) -> tuple[int, ...]:
@@ -374,6 +373,7 @@ class Store(ExitStack):
                 "ORDER BY round DESC LIMIT 2)",
                 (run_id, most, step),
             )
+        self._db.fold_wal()
 
     def restore(self, run_id: str, policies: learning.Restorable) -> int:
         """Give what decides back what it knew; see `learning.restore`."""
@@ -430,7 +430,7 @@ class Store(ExitStack):
 
         `state` is the digest of what the server optimiser knows after it, durable too.
         """
-        with self._db.transaction("model") as sql:
+        with self._db.transaction("model", synced=False) as sql:
             sql.execute(
                 "INSERT OR REPLACE INTO models (run_id, round, digest, size_bytes, at_ms, state) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
