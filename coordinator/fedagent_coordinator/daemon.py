@@ -45,9 +45,8 @@ _UNSIGNED = f"of {{agents}} agents without their signatures: these are ignored; 
 SUSPICIOUS = {
     "strangers": "{agents} agents that have not joined the site: they get no orders and no "
     "payment; invite them with `fedagent devices invite`",
-    "crowded": "so many agents in this run that {agents} are ignored: spread the devices over more "
-    "edges; if an attacker invents agents, let the devices join the site: `fedagent devices "
-    "invite`",
+    "crowded": "so many agents that {agents} are ignored: spread the devices over more edges; if "
+    "an attacker invents agents, let the devices join the site: `fedagent devices invite`",
     "opinions": f"opinions {_UNSIGNED}",
     "volunteers": f"volunteers {_UNSIGNED}",
     "terms": "terms of {agents} agents that differ from what these have signed: they are ignored; "

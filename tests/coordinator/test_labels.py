@@ -19,7 +19,6 @@ def test_a_label_waits_for_its_index_and_gives_none(
         before = indices.sizes()[0]
         indices.label_clients({"lost": "a", "kitchen-id": "kitchen", "hall-id": "hall"})
         assert indices.sizes()[0] == before
-        assert indices.known(["kitchen-id"]).tolist() == [-1]
         assert indices.clients(["kitchen-id", "lost"]).tolist() == [before, before + 1]
         labels = dict(
             store.read._db.execute(

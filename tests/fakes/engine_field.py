@@ -61,9 +61,6 @@ class MemoryIndices:
             [self.client_of.setdefault(i, len(self.client_of)) for i in ids], dtype=np.int32
         )
 
-    def known(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
-        return np.array([self.client_of.get(i, -1) for i in ids], dtype=np.int32)
-
     def label_clients(self, labels: Mapping[str, str]) -> None:
         self.label_of.update(labels)
 

@@ -98,11 +98,6 @@ class RunIndices:
         self._clients = _Index(database, run_id, "clients", "agent_id")
         self._edges = _Index(database, run_id, "edges", "edge_id")
 
-    def known(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
-        """Return int32[len(ids)], the index of each agent that has one, -1 of the others."""
-        places = self._clients.places
-        return np.array([places.get(id_, -1) for id_ in ids], dtype=np.int32)
-
     def clients(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
         """Return int32[len(ids)], the index of each agent; give one to who has none."""
         return np.array(self._clients.find(ids), dtype=np.int32)

@@ -52,15 +52,12 @@ _PROVIDES: Mapping[OpinionMode | None, frozenset[str]] = {
     OpinionMode.PEERS: frozenset({VOLUNTEERS}),
 }
 """Needs of policies that are no features, and are met by what clients are asked for."""
-MAX_REASON = 32
 MAX_REASONS = 32
-OTHER = "other"
+"""That are kept of a call, the most frequent; each as long."""
 NO_ANSWER = "edge"
 """Why agents have no opinion whose edge did not answer in time, or what cannot be."""
 RESTART = "restart"
 """Why there is no opinion of a model that a coordinator died over."""
-DIFFER = "differ"
-"""Two edges report different opinions of an agent: one of them or the agent lies. Not missing."""
 OTHER_METRIC = "metric"
 UNSIGNED = "unsigned"
 """Why an answer does not count: it is not shown to be its agent's own."""
@@ -164,7 +161,8 @@ class Answers:
             samples=samples[theirs],
             epsilon=epsilon[theirs] + 0.0,
             metric=safe_text(message.metric, limit=100),
-            reasons=_reasons(message.reasons),
+            # In an edge's words, which the books keep and people read.
+            reasons={safe_text(why, limit=MAX_REASONS): n for why, n in message.reasons.items()},
             unsigned=client[~theirs & (client >= 0)],
         )
 
@@ -228,7 +226,7 @@ def result(
             asked=asked - (len(client) - len(first)),
             client=client[first],
             edge=edge[first],
-            reasons=_most_frequent(reasons),
+            reasons=dict((+reasons).most_common(MAX_REASONS)),
             seconds=seconds,
         )
     metric = _metric([answer for _, answer in answers])
@@ -237,8 +235,7 @@ def result(
     score = joined([a.score for _, a in answers], np.float64)
     rows = np.flatnonzero(ours)
     # The first of equals: edges stand in the order of their indices.
-    _, first, of = np.unique(client[rows], return_index=True, return_inverse=True)
-    reasons[DIFFER] += int((score[rows] != score[rows[first]][of]).sum())
+    _, first = np.unique(client[rows], return_index=True)
     asked -= len(rows) - len(first)
     rows = rows[first]
     return BookOpinions(
@@ -252,7 +249,7 @@ def result(
         score=score[rows],
         samples=joined([a.samples for _, a in answers], np.int64)[rows],
         epsilon=joined([a.epsilon for _, a in answers], np.float64)[rows],
-        reasons=_most_frequent(reasons),
+        reasons=dict((+reasons).most_common(MAX_REASONS)),
         seconds=seconds,
     )
 
@@ -285,15 +282,6 @@ def _moments(message: EdgeMoments, recipe: Recipe) -> EdgeAnswer:
     return EdgeAnswer(message.asked, moments=found, agents=agents)
 
 
-def _reasons(named: Mapping[str, int]) -> dict[str, int]:
-    if any(count < 0 for count in named.values()):
-        raise MalformedError("less than no agents have a reason")
-    reasons: Counter[str] = Counter()
-    for why, count in named.items():
-        reasons[safe_text(why, limit=MAX_REASON) or OTHER] += count
-    return reasons
-
-
 def _columns(message: Opinions, rows: int) -> tuple[FloatArray, IntArray, FloatArray]:
     """Return the scores, samples and epsilons of opinions."""
     score = column(message.score, np.float32, "score").astype(np.float64)
@@ -317,15 +305,6 @@ def _metric(answers: Iterable[EdgeAnswer]) -> str:
     for answer in answers:
         named[answer.metric] += len(answer.client)
     return max(+named, key=named.__getitem__, default="")
-
-
-def _most_frequent(reasons: Counter[str]) -> dict[str, int]:
-    ranked = sorted((+reasons).items(), key=lambda item: (-item[1], item[0]))
-    kept = dict(ranked[: MAX_REASONS - 1])
-    rest = sum(count for _, count in ranked[MAX_REASONS - 1 :])
-    if rest:
-        kept[OTHER] = kept.get(OTHER, 0) + rest
-    return kept
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from fedagent_coordinator.policies.state import Array, ArrayState, taken
 from fedagent_task.recipe.spec import PolicySpec
 
 from .edges import EdgeSession
-from .effects import UNPLACED, Controls
+from .effects import UNPLACED, Controls, Reserve
 from .observation import Observed
 from .readiness import BUDGET, PRICES, RENTS
 from .settings import Settings
@@ -107,15 +107,6 @@ class Learning:
         return parts
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Decision:
-    """One round as it was decided; `observed` is what is played."""
-
-    observed: Observed
-    selection: Selection
-    controls: Controls
-
-
 def decide(
     learning: Learning,
     settings: Settings,
@@ -125,8 +116,8 @@ def decide(
     *,
     free_micro: int | None,
     done: int,
-) -> Decision | str:
-    """Return the round, or what is missing; the columns are those of the ready edges.
+) -> Reserve | str:
+    """Return the plan of the round, or what is missing; the columns are those of the ready edges.
 
     Changes nothing.
 
@@ -181,7 +172,7 @@ def decide(
         # Nobody is ordered, so nobody is rented.
         placement=placement if len(selection.pairs) else UNPLACED,
     )
-    return Decision(replace(observed, view=view), selection, controls)
+    return Reserve(view.round, view, selection, observed.client_seq[clients], controls)
 
 
 def solved(

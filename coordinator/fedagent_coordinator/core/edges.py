@@ -25,21 +25,17 @@ LOST_S = 15.0
 REOFFER_S = 1.5
 ASKS = 3
 """How often an edge is asked for a list of the revoked that we have not made."""
-STRANGE_ROUNDS = 3
+ODD_ROUNDS = 3
 """A device that has just joined its site is known here a second later, and no stranger."""
 CHUNKS_AT_ONCE = 8
 MAX_SESSIONS = 20_000
 """How many agents one process of an edge names at most, as edges bound them."""
 MAX_CLIENTS = 5_000
-"""How many agents of one edge are observed in a round, and get their index by its word in a run:
-an index is for good."""
+"""How many agents of one edge are observed in a round: an order to more is too long."""
 
 
 class Indices(Protocol):
     """Gives run-wide indices to ids; an id keeps its index, none is used twice."""
-
-    def known(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
-        """Return int32[len(ids)], the index of each agent that has one, -1 of the others."""
 
     def clients(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
         """Return int32[len(ids)], the index of each agent; give one to who has none."""
@@ -79,11 +75,10 @@ class EdgeSession:
     quiet: bool = False  # it did not answer the last observation, and has been silent since
     trouble: str = ""  # why it takes no part in rounds, in its own words
     suspected: Counter[str] = field(default_factory=Counter)  # of how many agents it was said
-    strange_rounds: int = 0  # how often in a row it named agents that do not belong
-    indexed: int = 0  # how many agents got their index by its word in this run
+    odd_rounds: int = 0  # how often in a row it named agents that are not observed
     ids: list[str] = field(default_factory=list)  # session ids of `epoch`, in the edge's order
     client: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
-    """int32[len(ids)], their run-wide indices; -1 of who was only named."""
+    """int32[len(ids)], their run-wide indices; -1 of who was never observed."""
     list_seen: bool = False  # its list of the revoked is ours, or was taken over
     list_asked: int = 0  # how often it was asked for it
 
@@ -100,10 +95,11 @@ class EdgeSession:
         fields = {"edge": self.id, "name": self.name, "what": what, "agents": agents}
         return [Emit("suspicious", fields)]
 
-    def named_strangers(self, agents: int) -> list[Effect]:
-        """Say that it names agents, again and again, that do not belong to the site."""
-        self.strange_rounds = self.strange_rounds + 1 if agents else 0
-        return self.suspect("strangers", agents if self.strange_rounds >= STRANGE_ROUNDS else 0)
+    def left_out(self, agents: int, observed: int) -> list[Effect]:
+        """Say that it names agents, again and again, that are not observed."""
+        self.odd_rounds = self.odd_rounds + 1 if agents else 0
+        what = "crowded" if observed == MAX_CLIENTS else "strangers"
+        return self.suspect(what, agents if self.odd_rounds >= ODD_ROUNDS else 0)
 
     def start_from(self, digest: str) -> None:
         """Expect it to hold a global model, and to have learnt nothing since."""
@@ -139,29 +135,20 @@ class EdgeSession:
             self.client = np.concatenate([self.client, np.full(len(fresh), -1, dtype=np.int32)])
         return True
 
-    def index_of(
-        self, rows: npt.NDArray[np.int32], indices: Indices, enrolled: frozenset[str] | None
+    def clients(
+        self, rows: npt.NDArray[np.int32], indices: Indices, members: frozenset[str] | None
     ) -> npt.NDArray[np.int32]:
-        """Return int32[P] of sessions that were heard, -1 of those that get no index.
+        """Return int32[P], the run-wide indices of sessions.
 
-        These are too many for one edge, or for the edges of the run (which still holds after a
-        restart of the coordinator), or not among the `enrolled` of a site.
+        -1 of who is no member, where there is a site, and of all but the first `MAX_CLIENTS`.
         """
-        unknown = np.unique(rows[self.client[rows] < 0])
-        if len(unknown):
-            self.client[unknown] = indices.known([self.ids[row] for row in unknown.tolist()])
-            new = unknown[self.client[unknown] < 0].tolist()
-            if enrolled is not None:
-                new = [row for row in new if self.ids[row] in enrolled]
-            clients, edges = indices.sizes()
-            room = min(MAX_CLIENTS - self.indexed, MAX_CLIENTS * edges - clients)
-            new = new[: max(room, 0)]
-            if new:
-                self.client[new] = indices.clients([self.ids[row] for row in new])
-                self.indexed += len(new)
-        client = self.client[rows]
-        # After another edge's failure it may have twice as many: an order to all is too long.
-        client[np.flatnonzero(client >= 0)[MAX_CLIENTS:]] = -1
+        belongs = [members is None or self.ids[row] in members for row in rows.tolist()]
+        kept = np.flatnonzero(belongs)[:MAX_CLIENTS]
+        new = [row for row in rows[kept].tolist() if self.client[row] < 0]
+        if new:
+            self.client[new] = indices.clients([self.ids[row] for row in new])
+        client = np.full(len(rows), -1, dtype=np.int32)
+        client[kept] = self.client[rows[kept]]
         return client
 
 

@@ -56,6 +56,11 @@ class Reserve(Write, frozen=True, eq=False):
     controls: Controls = PLAIN
     timing_ms: dict[str, float] = msgspec.field(default_factory=dict)
 
+    @property
+    def clients(self) -> npt.NDArray[np.int32]:
+        """int32[S], the chosen clients."""
+        return self.view.pair_client[self.selection.pairs]
+
 
 @dataclass(frozen=True, slots=True)
 class EdgeResult:

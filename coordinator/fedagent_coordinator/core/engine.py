@@ -9,11 +9,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import structs
 
-from fedagent_coordinator.policies.base import MAX_MICRO
+from fedagent_coordinator.policies.base import MAX_MICRO, BoolArray
 from fedagent_node.effects import (
     EVERYBODY,
     Effect,
@@ -344,16 +342,11 @@ class Engine:
         edge.model = message.model
         if not isinstance(self.phase, Observing) or message.round != run.numbers.round:
             return
-        if (members := run.members.agents) is not None:
-            # An edge may name anybody, and is paid for it.
-            ids = [edge.ids[row] for row in columns.session.tolist()]
-            columns, strangers = _kept(columns, [agent in members for agent in ids])
-            self.counters["not_enrolled"] += strangers
-            run.do(*edge.named_strangers(strangers))
-        client = edge.index_of(columns.session, run.indices, members)
-        columns, crowded = _kept(columns, client >= 0)
-        self.counters["no_index"] += crowded
-        run.do(*edge.suspect("crowded", crowded))
+        # An edge may name anybody, and is paid for it.
+        client = edge.clients(columns.session, run.indices, run.members.agents)
+        columns, left_out = _kept(columns, client >= 0)
+        self.counters["not_observed"] += left_out
+        run.do(*edge.left_out(left_out, len(columns.session)))
         self._enter(self.phase.receive_columns(edge, columns, now), now)
 
     def _report(self, received: Received, report: RoundReport, now: float) -> None:
@@ -419,9 +412,8 @@ class Engine:
         self._enter(self.phase.greet(edge, now), now)
 
 
-def _kept(columns: Columns, rows: npt.ArrayLike) -> tuple[Columns, int]:
+def _kept(columns: Columns, rows: BoolArray) -> tuple[Columns, int]:
     """Return the columns with these rows only, and how many are left out."""
-    rows = np.asarray(rows, dtype=np.bool_)
     left_out = int((~rows).sum())
     if not left_out:
         return columns, 0

@@ -132,9 +132,7 @@ class Evaluating(Phase):
         return not edge.quiet and (part is None or part.answer is None)
 
     def _index(self, edge: EdgeSession, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        client = edge.index_of(rows, self.run.indices, self.run.members.agents)
-        self.run.counters["no_index"] += int((client < 0).sum())
-        return client
+        return edge.clients(rows, self.run.indices, self.run.members.agents)
 
     def _ask(self, edge: EdgeSession, now: float) -> None:
         """Call the devices of an edge, signed, with the time that is left.

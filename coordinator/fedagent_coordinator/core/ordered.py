@@ -7,25 +7,16 @@ from functools import partial
 
 from msgspec import structs
 
-from fedagent_coordinator.policies.base import RoundView, Selection
 from fedagent_node.effects import Mark
 from fedagent_protocol.messages import Assignment, ReportReceipt, RoundOrder, RoundReport
 from fedagent_protocol.signed import Assigning
 
 from .answers import by_client
-from .decision import Decision
 from .edges import EdgeSession
 from .effects import BookOpinions, Learn, NoteWork, Reserve, Settle, ShowStatus
 from .evaluating import Evaluating, evaluated
 from .merge import Merging
-from .outcomes import (
-    BAD_CLAIM,
-    EdgePart,
-    OrderedRound,
-    proved,
-    round_event,
-    settle_round,
-)
+from .outcomes import BAD_CLAIM, EdgePart, proved, round_event, settle_round
 from .readiness import DECLINED, longer
 from .run import Phase, Run
 from .settings import learnt_weight, merges, milliseconds
@@ -42,47 +33,28 @@ class Ordered(Phase):
     def __init__(
         self,
         run: Run,
-        decision: Decision,
+        plan: Reserve,
         ready: Iterable[EdgeSession],
         opened_at: float,
         now: float,
         then: Callable[[float], Phase],
-        timing_ms: dict[str, float],
     ) -> None:
         super().__init__(run)
-        self._then = then
+        self._plan, self._opened_at, self._ordered_at, self._then = plan, opened_at, now, then
         self._merges = merges(run.settings.recipe, run.rounds_done + 1)
         self._until = now + run.settings.max_wait_ms / 1000.0 + run.settings.grace_s
-        self._round = OrderedRound(
-            round=run.numbers.round,
-            observed=decision.observed,
-            selection=decision.selection,
-            controls=decision.controls,
-            opened_at=opened_at,
-            ordered_at=now,
-            parts=_parts_of(decision.observed.view, decision.selection, ready, now),
-            timing_ms=timing_ms,
-        )
+        self._parts = _parts_of(plan, ready, now)
 
     def begin(self, now: float) -> Phase:
         """Reserve, then order; a round in which nobody is chosen ends at once."""
-        run, ordered = self.run, self._round
-        run.do(
-            Reserve(
-                ordered.round,
-                ordered.observed.view,
-                ordered.selection,
-                ordered.context_seq,
-                ordered.controls,
-                ordered.timing_ms,
-            )
-        )
+        run, parts = self.run, self._parts
+        run.do(self._plan)
         if run.status.waiting or run.settings.recipe.rounds.every_s:
             run.show(ShowStatus())
-        if not ordered.parts:
+        if not parts:
             return self._settle(now)
-        half = (len(ordered.parts) + 1) // 2
-        for sent, part in enumerate(ordered.parts.values(), start=1):
+        half = (len(parts) + 1) // 2
+        for sent, part in enumerate(parts.values(), start=1):
             self._order(part, now)
             if sent == half:
                 run.do(Mark("orders.half"))
@@ -92,14 +64,14 @@ class Ordered(Phase):
         """Repeat orders; settle when no report is waited for any longer."""
         if now >= self._give_up_at():
             return self._settle(now)
-        for part in self._round.parts.values():
+        for part in self._parts.values():
             if part.resend_at is not None and now >= part.resend_at:
                 self._order(part, now)
         return self
 
     def next_due(self) -> float | None:
         """Return when an order must be repeated or an edge given up."""
-        times = [part.resend_at for part in self._round.parts.values()]
+        times = [part.resend_at for part in self._parts.values()]
         return min([self._give_up_at(), *(time for time in times if time is not None)])
 
     def _give_up_at(self) -> float:
@@ -108,18 +80,18 @@ class Ordered(Phase):
 
     def greet(self, edge: EdgeSession, now: float) -> Phase:
         """Have the order repeated at the next tick."""
-        part = self._round.parts.get(edge.id)
+        part = self._parts.get(edge.id)
         if part is not None and part.report is None:
             part.resend_at = now
         return self
 
     def expects(self, edge: str, round_: int) -> bool:
         """Return whether an edge was ordered in this round."""
-        return round_ == self._round.round and edge in self._round.parts
+        return round_ == self._plan.round and edge in self._parts
 
     def receive_report(self, edge: str, report: RoundReport, now: float) -> Phase:
         """Take in a report that is expected; the first of an edge counts."""
-        parts, s = self._round.parts, self.run.settings
+        parts, s = self._parts, self.run.settings
         part = parts[edge]
         if part.report is not None:
             return self
@@ -135,16 +107,15 @@ class Ordered(Phase):
 
     def _order(self, part: EdgePart, now: float) -> None:
         """Send an edge its order, with what is left of `max_wait`."""
-        ordered, s = self._round, self.run.settings
+        plan, s = self._plan, self.run.settings
         part.patience_s = longer(part.patience_s, RESEND_FIRST_S, RESEND_LONGEST_S)
         part.resend_at = now + part.patience_s
         rounds, limits = s.recipe.rounds, s.recipe.limits
-        elapsed_ms = int(1000 * max(0.0, now - ordered.ordered_at))
+        elapsed_ms = int(1000 * max(0.0, now - self._ordered_at))
         max_wait_ms = max(1, s.max_wait_ms - elapsed_ms)
-        clients = ordered.clients[part.rows]
-        each = ordered.controls.of_each(len(ordered.selection.pairs))[part.rows]
+        each = plan.controls.of_each(len(plan.clients))[part.rows]
         had = self.run.paid_work.updates if s.recipe.privacy.wanted else Counter[str]()
-        made = partial(Assigning, s.run, ordered.round, part.edge, task=s.task)
+        made = partial(Assigning, s.run, plan.round, part.edge, task=s.task)
         assignments = tuple(
             Assignment(
                 agent=agent,
@@ -157,13 +128,13 @@ class Ordered(Phase):
             for agent, iterations, price, context in zip(
                 part.agents,
                 each.tolist(),
-                ordered.observed.view.client_price[clients].tolist(),
-                ordered.observed.client_seq[clients].tolist(),
+                plan.view.client_price[plan.clients[part.rows]].tolist(),
+                plan.context_seq[part.rows].tolist(),
                 strict=True,
             )
         )
         order = RoundOrder(
-            round=ordered.round,
+            round=plan.round,
             task=s.task,
             assignments=assignments,
             deadline_ms=min(s.deadline_ms, max_wait_ms),
@@ -179,31 +150,32 @@ class Ordered(Phase):
 
     def _settle(self, now: float) -> Phase:
         """End the round: books first, then receipts, then what is learnt."""
-        run, ordered, s = self.run, self._round, self.run.settings
-        ordered.timing_ms["train"] = milliseconds(now - ordered.ordered_at)
-        settled = settle_round(ordered, now, s, run.counters)
+        run, plan, s, parts = self.run, self._plan, self.run.settings, list(self._parts.values())
+        waited_s = now - self._ordered_at
+        plan.timing_ms["train"] = milliseconds(waited_s)
+        settled = settle_round(plan, parts, s, run.counters, waited_s=waited_s)
         feedback = settled.feedback
         run.do(settled)
         run.rounds_done += 1
         run.spent_micro += settled.spent_micro
-        run.numbers.settled = ordered.round
-        reports = {p.edge: p.report for p in ordered.parts.values() if p.report is not None}
-        run.paid_work.settled(ordered.round, reports.values())
+        run.numbers.settled = plan.round
+        reports = {part.edge: part.report for part in parts if part.report is not None}
+        run.paid_work.settled(plan.round, reports.values())
         for edge in reports:
-            run.send(edge, ReportReceipt(round=ordered.round))
+            run.send(edge, ReportReceipt(round=plan.round))
         evaluates = run.evaluations.is_due(
             merges=self._merges,
-            used=ordered.agents(feedback.used),
+            used=[agent for part in parts for agent in part.of(feedback.used)],
             played=bool(len(feedback.pairs)),
             last=s.over(run.rounds_done),
         )
-        learn = Learn(ordered.round, feedback, ordered.controls)
+        learn = Learn(plan.round, feedback, plan.controls)
         held = learn if evaluates and run.evaluations.taught else None
         if held is None:
             run.do(learn)
         self._note_work(settled)
-        run.pace(feedback.void, began=ordered.opened_at, now=now)
-        detail = run.client_backoff.settle(ordered, settled, now)
+        run.pace(feedback.void, began=self._opened_at, now=now)
+        detail = run.client_backoff.settle(plan, settled, now)
         if settled.declined and not feedback.used.any():
             # Until a round begins with others.
             run.show(ShowStatus(waiting=DECLINED, detail=detail))
@@ -211,14 +183,13 @@ class Ordered(Phase):
         if not self._merges:
             return over(now)
         firsts = {edge: report.first for edge, report in reports.items()}
-        return Merging(run, ordered.round, now, over, settled.timing_ms, firsts)
+        return Merging(run, plan.round, now, over, settled.timing_ms, firsts)
 
     def _note_work(self, settled: Settle) -> None:
         """Note whose signed work each edge has brought, and what its model is now."""
-        run, void = self.run, settled.feedback.void
-        for part, found in zip(self._round.parts.values(), settled.edges, strict=True):
-            worked = [a for r, a in zip(part.rows, part.agents, strict=True) if not void[r]]
-            if worked:
+        run, valid = self.run, ~settled.feedback.void
+        for part, found in zip(self._parts.values(), settled.edges, strict=True):
+            if worked := part.of(valid):
                 run.do(NoteWork(part.edge, tuple(worked)))
             if run.settings.recipe.privacy.wanted:
                 # What was settled, not what a report says: that may name anybody, and repeat.
@@ -250,20 +221,17 @@ class Ordered(Phase):
         return Evaluating(self.run, call, answered)
 
     def _close(self, settled: Settle, now: float) -> Phase:
-        seconds = round(now - self._round.opened_at, 6)
-        self.run.do(round_event(settled, self._round.controls, self.run.spent_micro, seconds))
+        seconds = round(now - self._opened_at, 6)
+        self.run.do(round_event(settled, self._plan.controls, self.run.spent_micro, seconds))
         return self._then(now)
 
 
-def _parts_of(
-    view: RoundView, selection: Selection, edges: Iterable[EdgeSession], now: float
-) -> dict[str, EdgePart]:
+def _parts_of(plan: Reserve, edges: Iterable[EdgeSession], now: float) -> dict[str, EdgePart]:
     sessions = {edge.index: edge for edge in edges}
     names: dict[int, dict[int, str]] = {}
     parts: dict[str, EdgePart] = {}
-    clients = view.pair_client[selection.pairs].tolist()
-    places = view.pair_edge[selection.pairs].tolist()
-    for row, (client, place) in enumerate(zip(clients, places, strict=True)):
+    places = plan.view.pair_edge[plan.selection.pairs].tolist()
+    for row, (client, place) in enumerate(zip(plan.clients.tolist(), places, strict=True)):
         session = sessions[place]
         if place not in names:
             names[place] = dict(zip(session.client.tolist(), session.ids, strict=True))

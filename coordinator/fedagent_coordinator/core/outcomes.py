@@ -18,7 +18,6 @@ from fedagent_coordinator.policies.base import (
     Feedback,
     IntArray,
     RoundView,
-    Selection,
 )
 from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
@@ -33,8 +32,7 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.signed import WorkClaim, is_proved
 from fedagent_task.aggregation.sums import most_steps
 
-from .effects import Controls, Details, EdgeResult, Proof, Settle
-from .observation import Observed
+from .effects import Controls, Details, EdgeResult, Proof, Reserve, Settle
 from .settings import Settings
 from .trust import evidence
 
@@ -94,38 +92,9 @@ class EdgePart:
     patience_s: float = 0.0
     report: RoundReport | None = None
 
-
-@dataclass(slots=True)
-class OrderedRound:
-    """A round between its reservation and its end."""
-
-    round: int
-    observed: Observed
-    selection: Selection
-    controls: Controls
-    opened_at: float  # when the edges were first asked for its columns
-    ordered_at: float
-    parts: dict[str, EdgePart]  # one per edge with orders, by edge id
-    timing_ms: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def clients(self) -> npt.NDArray[np.int32]:
-        """int32[S], the chosen clients."""
-        return self.observed.view.pair_client[self.selection.pairs]
-
-    @property
-    def context_seq(self) -> npt.NDArray[np.int64]:
-        """int64[S], the report each chosen client was evaluated by."""
-        return self.observed.client_seq[self.clients]
-
-    def agents(self, wanted: BoolArray) -> list[str]:
-        """Return the ids of the agents ordered in these rows of the selection, bool[S]."""
-        return [
-            agent
-            for part in self.parts.values()
-            for row, agent in zip(part.rows, part.agents, strict=True)
-            if wanted[row]
-        ]
+    def of(self, wanted: BoolArray) -> list[str]:
+        """Return its agents in these rows of the selection, bool[S]."""
+        return [agent for row, agent in zip(self.rows, self.agents, strict=True) if wanted[row]]
 
 
 def proved(report: RoundReport, *, run: str, edge: str, task: str, paid: PaidWork) -> RoundReport:
@@ -154,9 +123,14 @@ def proved(report: RoundReport, *, run: str, edge: str, task: str, paid: PaidWor
 
 
 def settle_round(
-    ordered: OrderedRound, now: float, settings: Settings, counters: Counter[str]
+    plan: Reserve,
+    parts: Sequence[EdgePart],
+    settings: Settings,
+    counters: Counter[str],
+    *,
+    waited_s: float,
 ) -> Settle:
-    """Return how a round ended; count what was odd about the reports.
+    """Return how a round ended that was ordered `waited_s` ago; count what was odd about it.
 
     The weight of an edge is at most `Settings.weight_cap` times the median weight of the round's
     updates for each of its own that is in its sum.
@@ -165,16 +139,12 @@ def settle_round(
     had trained, because nobody can say so (ALGORITHMS section 1). An outcome of an agent that
     was not ordered at that edge, or a second one of the same agent, is odd and changes nothing.
     """
-    parts, view, pairs = (
-        list(ordered.parts.values()),
-        ordered.observed.view,
-        ordered.selection.pairs,
-    )
+    view, pairs = plan.view, plan.selection.pairs
     rows = _outcomes(parts, len(pairs), counters)
     failed = np.zeros(len(rows), dtype=np.bool_)
     for part in parts:
         failed[part.rows] = part.report is None or bool(part.report.failed)
-    feedback = _feedback(view, pairs, rows, failed=failed, waited_s=now - ordered.ordered_at)
+    feedback = _feedback(view, pairs, rows, failed=failed, waited_s=waited_s)
     details = _details(rows, feedback)
     ending = endings_of(details.status, details.reason, feedback.X, feedback.void)
     believed = evidence(
@@ -187,13 +157,13 @@ def settle_round(
     feedback = replace(feedback, ending=ending, loss=details.loss, evidence=believed)
     in_sums = details.weight[details.weight > 0]
     heaviest = settings.weight_cap * float(np.median(in_sums)) if len(in_sums) else 0.0
-    each = ordered.controls.of_each(len(pairs))
+    each = plan.controls.of_each(len(pairs))
     learner, proofs = settings.recipe.learner, dict[int, Proof]()
     for part in parts:
-        proofs |= _proofs(ordered, part, settings)
+        proofs |= _proofs(plan, part, settings)
     return Settle(
-        round=ordered.round,
-        feedback=_with_rent(feedback, ordered.controls.placement, parts),
+        round=plan.round,
+        feedback=_with_rent(feedback, plan.controls.placement, parts),
         details=details,
         edges=tuple(
             _edge_result(
@@ -205,7 +175,7 @@ def settle_round(
             )
             for part in parts
         ),
-        timing_ms=ordered.timing_ms,
+        timing_ms=plan.timing_ms,
         reason=_shortfall(feedback, details),
         proofs=proofs,
     )
@@ -230,9 +200,9 @@ def _outcomes(parts: Sequence[EdgePart], size: int, counters: Counter[str]) -> l
     return rows
 
 
-def _proofs(ordered: OrderedRound, part: EdgePart, settings: Settings) -> dict[int, Proof]:
+def _proofs(plan: Reserve, part: EdgePart, settings: Settings) -> dict[int, Proof]:
     """Return what agents of an edge signed of the work that is paid, by client."""
-    clients, found = dict(zip(part.agents, ordered.clients[part.rows].tolist(), strict=True)), {}
+    clients, found = dict(zip(part.agents, plan.clients[part.rows].tolist(), strict=True)), {}
     for outcome in part.report.outcomes if part.report is not None else ():
         proof, client = outcome.proof, clients.pop(outcome.agent, None)
         if proof is not None and client is not None and outcome.valid:
@@ -240,7 +210,7 @@ def _proofs(ordered: OrderedRound, part: EdgePart, settings: Settings) -> dict[i
                 outcome,
                 proof,
                 run=settings.run,
-                round_=ordered.round,
+                round_=plan.round,
                 edge=part.edge,
                 task=settings.task,
             )

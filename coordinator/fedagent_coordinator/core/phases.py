@@ -15,7 +15,7 @@ from fedagent_protocol.columns import Columns
 from fedagent_protocol.messages import OpinionMode, RunEnded
 
 from .answers import Call
-from .decision import Decision, decide
+from .decision import decide
 from .edges import EdgeSession
 from .effects import End, HeldOutEvaluated, RunClosed, Standardize
 from .evaluating import Evaluating, evaluated
@@ -306,16 +306,13 @@ class Observing(Phase):
                 free_micro=free_micro,
                 done=run.rounds_done,
             )
-            if isinstance(decision, Decision):
+            if not isinstance(decision, str):
                 readiness.solvent()
                 run.waiting.over()
                 run.not_before = self.opened_at + run.settings.recipe.rounds.every_s
-                timing_ms = {
-                    "observe": milliseconds(now - self.opened_at),
-                    "decide": milliseconds(run.clock() - began),
-                }
-                then = partial(after_round, run)
-                return Ordered(run, decision, ready, self.opened_at, now, then, timing_ms)
+                decision.timing_ms["observe"] = milliseconds(now - self.opened_at)
+                decision.timing_ms["decide"] = milliseconds(run.clock() - began)
+                return Ordered(run, decision, ready, self.opened_at, now, partial(after_round, run))
             missing = decision
         if missing != BUDGET:
             readiness.solvent()

@@ -18,9 +18,8 @@ from fedagent_coordinator.policies.base import OPINIONS, TRUTH, VOLUNTEERS, IntA
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import STARTS_BITS, UNANSWERED, OutcomeStatus
 
-from .effects import Settle
+from .effects import Reserve, Settle
 from .observation import Observed
-from .outcomes import OrderedRound
 from .settings import Settings
 
 FIRST_PAUSE_S = 0.1
@@ -197,14 +196,14 @@ class ClientBackoff:
 
     _by_client: dict[int, _Pause] = field(default_factory=dict)
 
-    def settle(self, ordered: OrderedRound, settled: Settle, now: float) -> str:
+    def settle(self, plan: Reserve, settled: Settle, now: float) -> str:
         """Take in how a round ended; return why the one declined that is left out longest."""
         valid, details = ~settled.feedback.void, settled.details
         if valid.all() and not self._by_client:
             return ""
         declined: list[_Pause] = []
-        boots = (ordered.context_seq >> STARTS_BITS).tolist()
-        for row, (client, boot) in enumerate(zip(ordered.clients.tolist(), boots, strict=True)):
+        boots = (plan.context_seq >> STARTS_BITS).tolist()
+        for row, (client, boot) in enumerate(zip(plan.clients.tolist(), boots, strict=True)):
             why = details.reason[row]
             if valid[row]:
                 self._by_client.pop(client, None)

@@ -10,7 +10,7 @@ from msgspec import Meta, field
 
 from .fields import *
 
-Reasons = Annotated[dict[str, int], Meta(max_length=32)]
+Reasons = Annotated[dict[str, Count], Meta(max_length=32)]
 
 # ---------------------------------------------------------------- agent -> edge
 

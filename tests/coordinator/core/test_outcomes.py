@@ -9,8 +9,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_coordinator.core.effects import PLAIN, Settle
-from fedagent_coordinator.core.observation import Observed
-from fedagent_coordinator.core.outcomes import EdgePart, OrderedRound, round_event, settle_round
+from fedagent_coordinator.core.outcomes import EdgePart, round_event, settle_round
 from fedagent_coordinator.policies import Ending
 from fedagent_protocol.messages import (
     LEFT,
@@ -40,18 +39,10 @@ def _ended(
     part = EdgePart("edge-0", 0, None, list(range(len(agents))), list(agents))
     told = RoundReport(epoch="0" * 32, outcomes=outcomes, local_steps=steps, failed=failed)
     part.report = told if reports else None
-    ordered = OrderedRound(
-        round=1,
-        observed=Observed(reserved.view, reserved.context_seq, Counter()),
-        selection=reserved.selection,
-        controls=PLAIN,
-        opened_at=0.0,
-        ordered_at=0.0,
-        parts={part.edge: part},
-    )
     run, odd = settings(), Counter[str]()
     recipe = structs.replace(run.recipe, learner=LearnerSpec(passes=3, buffer=100, batch=10))
-    return settle_round(ordered, 1.0, replace(run, recipe=recipe), odd), odd
+    run = replace(run, recipe=recipe)
+    return settle_round(reserved, [part], run, odd, waited_s=1.0), odd
 
 
 def test_what_a_failed_edge_used_is_in_no_model_and_is_paid() -> None:
