@@ -1,16 +1,18 @@
 """The agent's SQLite file: what one device may not forget, one commit per round.
 
-Updates until their receipt, orders that were answered, how far streams were read, and what updates
-and opinions have cost of the owner's privacy. The bytes of updates are files, which their trainer
-synced before their row is written. A commit outlives the process, but not always the power: the log
-is synced when it is folded into the file, which spares the SD card a sync per round (ADR 5). What
-costs privacy is synced before it leaves, so that no power cut makes epsilon fall.
+Updates until their receipt, orders that were answered, how far streams were read, what updates and
+opinions have cost of the owner's privacy, and what the device thinks among neighbours, which is for
+its owner alone (0600, as are SQLite's files beside it). The bytes of updates are files, which their
+trainer synced before their row is written. A commit outlives the process, but not always the power:
+the log is synced when it is folded into the file, which spares the SD card a sync per round
+(ADR 5). What costs privacy is synced before it leaves, so that no power cut makes epsilon fall.
 """
 
 import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import astuple
 from pathlib import Path
 
 import msgspec
@@ -22,6 +24,7 @@ from fedagent_protocol.messages import Opinion, OpinionMode, UpdateOffer
 
 from .core.effects import Key, OpinionAnswer, PendingUpdate
 from .core.opinions import OpinionRecord
+from .peers.core.records import ArmStats, StoreSlot
 
 FILE = "books.sqlite"
 MAX_BYTES = 1 << 30
@@ -31,7 +34,10 @@ MAX_OPINIONS = 1024
 MAX_CHARGED = 10_000
 """Runs whose updates cost privacy. None is forgotten: a run that is named again starts no new
 epsilon."""
-_VERSION = 4
+MAX_SLOTS = 1000
+MAX_ARMS = 8
+"""Runs in which the device's standing among neighbours is kept."""
+_VERSION = 5
 
 _SCHEMA = """
 CREATE TABLE updates (
@@ -48,8 +54,20 @@ CREATE TABLE releases (
 CREATE TABLE opinions (
   run TEXT PRIMARY KEY, spent REAL NOT NULL, mode TEXT NOT NULL, opinion BLOB NOT NULL
 ) STRICT;
+CREATE TABLE arms (
+  run TEXT PRIMARY KEY, mean REAL, pulls INTEGER NOT NULL, slot INTEGER NOT NULL,
+  chosen INTEGER NOT NULL, chosen_in INTEGER NOT NULL
+) STRICT;
+CREATE TABLE slots (
+  run TEXT NOT NULL, slot INTEGER NOT NULL, record BLOB NOT NULL, PRIMARY KEY (run, slot)
+) STRICT;
 CREATE TABLE numbers (name TEXT PRIMARY KEY, value REAL NOT NULL) STRICT, WITHOUT ROWID;
 """
+
+_FORGET = (
+    "DELETE FROM {table} WHERE rowid <= "
+    "(SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT 1 OFFSET ?)"
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _offers = msgspec.msgpack.Decoder(UpdateOffer)
@@ -155,10 +173,9 @@ class Books:
 
     def drop(self, key: Key) -> None:
         """Forget an update; one that a crash forgets to drop is offered once more."""
-        with self._commit():
-            this = "FROM updates WHERE edge = ? AND run = ? AND round = ?"
-            found = self._db.execute(f"SELECT file {this}", _ids(key)).fetchall()
-            self._db.execute(f"DELETE {this}", _ids(key))
+        drop = "DELETE FROM updates WHERE edge = ? AND run = ? AND round = ? RETURNING file"
+        with self.refused():
+            found = self._db.execute(drop, _ids(key)).fetchall()
         for (name,) in found:
             self._checkpoint("agent.books.dropped")
             self.path(name).unlink(missing_ok=True)
@@ -233,12 +250,38 @@ class Books:
         with self._commit(synced=True):
             self._db.execute("INSERT OR REPLACE INTO opinions VALUES (?,?,?,?)", row)
             self._set("epsilon", self._number("epsilon") + opinion.epsilon)
-            self._db.execute(
-                "DELETE FROM opinions WHERE rowid <= "
-                "(SELECT rowid FROM opinions ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
-                (MAX_OPINIONS,),
-            )
+            self._forget("opinions", MAX_OPINIONS)
         self._checkpoint("agent.opinions.kept")
+
+    # -------------------------------------------------------- among neighbours
+
+    def begin_peers(self, now_s: int) -> int:
+        """Count a start among neighbours, and sync it: of two keys of one number they refuse both.
+
+        Its number is larger than all before; where the file was lost, if the clock is right.
+        """
+        with self._commit(synced=True):
+            number = max(int(self._number("peers")) + 1, now_s)
+            self._set("peers", number)
+        return number
+
+    def arms(self) -> dict[str, ArmStats]:
+        """Return the device's arm in the newest runs, oldest first."""
+        with self.refused():
+            rows = self._db.execute("SELECT * FROM arms ORDER BY rowid").fetchall()
+        return {run: ArmStats(*row) for run, *row in rows}
+
+    def keep_slot(self, effect: StoreSlot) -> None:
+        """Keep a slot, and the arm after it."""
+        record = effect.record
+        slot = record.run, record.slot, msgspec.json.encode(record)
+        with self._commit():
+            self._set("peers", effect.incarnation)
+            arm = record.run, *astuple(effect.arm)
+            self._db.execute("INSERT OR REPLACE INTO arms VALUES (?,?,?,?,?,?)", arm)
+            self._db.execute("INSERT OR REPLACE INTO slots VALUES (?,?,?)", slot)
+            self._forget("arms", MAX_ARMS)
+            self._forget("slots", MAX_SLOTS)
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -247,8 +290,8 @@ class Books:
     # ---------------------------------------------------------------- private
 
     def _prepare(self) -> None:
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA cache_size = -512")
+        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "cache_size = -512"):
+            self._db.execute(f"PRAGMA {pragma}")
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version == 0:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
@@ -276,6 +319,9 @@ class Books:
                 over.append(Key(edge, run, number))
         return over[::-1]
 
+    def _forget(self, table: str, most: int) -> None:
+        self._db.execute(_FORGET.format(table=table), (most,))
+
     def _number(self, name: str) -> float:
         row = self._db.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
         return float(row[0]) if row is not None else 0.0
@@ -295,14 +341,15 @@ class Books:
     def _commit(self, *, synced: bool = False) -> Iterator[None]:
         """Commit the block, or nothing of it."""
         with self.refused():
-            self._db.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
-            self._db.execute("BEGIN IMMEDIATE")
+            if synced:
+                self._db.execute("PRAGMA synchronous = FULL")
             try:
-                yield
-                self._db.execute("COMMIT")
+                with self._db:
+                    self._db.execute("BEGIN IMMEDIATE")
+                    yield
             finally:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+                if synced:
+                    self._db.execute("PRAGMA synchronous = NORMAL")
 
 
 def _ids(key: Key) -> tuple[str, str, int]:

@@ -18,25 +18,23 @@ KEPT = 2
 
 
 @dataclass(slots=True)
-class _Part:
-    """A model on its way in."""
-
-    layout: Layout
-    have: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True)
 class ModelsCache:
-    """The newest models, by digest; files that are not used any more are removed."""
+    """The newest models, by digest; what is not used any more is removed."""
 
     _folder: Path
     _checkpoint: Checkpoint
-    _whole: dict[str, None] = field(default_factory=dict)
-    """Models whose files were looked at, oldest first."""
-    _part: tuple[str, _Part] | None = None
+    _whole: dict[str, bool] = field(default_factory=dict)
+    """Oldest first; whether a model was seen to hash to its name since the start."""
+    _coming: tuple[str, Layout] | None = None
+    _have: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in sorted(self._folder.iterdir(), key=lambda one: one.lstat().st_mtime_ns):
+            if path.suffix == ".part":
+                path.unlink()
+            else:
+                self._keep(path.name.partition(".")[2], seen=False)
 
     def open(self, digest: str, size: int, chunk_bytes: int) -> frozenset[int] | None:
         """Begin or go on to receive a model; return its chunks that are here, None for all.
@@ -46,80 +44,72 @@ class ModelsCache:
         """
         if self._is_whole(digest, size):
             return None
-        layout = Layout(size, chunk_bytes)
-        part = self._of(digest)
-        if part is None or part.layout != layout:
-            part = _Part(layout)
-            self._part = digest, part
-            with self._file(digest, ".part").open("wb") as file:
-                file.truncate(size)
-            self._trim()
-        return frozenset(part.have)
+        coming = digest, Layout(size, chunk_bytes)
+        if self._coming != coming:
+            if self._coming is not None:
+                self._part(self._coming[0]).unlink(missing_ok=True)
+            self._coming, self._have = coming, set()
+        return frozenset(self._have)
 
     def write(self, digest: str, offset: int, data: bytes) -> None:
         """Take a chunk whose length was checked; `OSError` as in `open`."""
-        part = self._of(digest)
-        if part is None:
+        if self._coming is None or self._coming[0] != digest:
             return
-        part.have.add(offset // part.layout.chunk_bytes)
-        with self._file(digest, ".part").open("r+b", buffering=0) as file:
+        self._have.add(offset // self._coming[1].chunk_bytes)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        with os.fdopen(os.open(self._part(digest), flags, 0o600), "wb") as file:
             file.seek(offset)
             file.write(data)
         self._checkpoint("agent.model.chunk-written")
 
     def finish(self, digest: str) -> int:
         """Make a complete model usable; return its size, 0 if it is not what it is called."""
-        part, self._part = self._of(digest), None
-        if part is None:
+        coming, self._coming = self._coming, None
+        if coming is None or coming[0] != digest:
             return 0
-        came = self._file(digest, ".part")
-        if not _is(came, digest):
-            came.unlink()
+        part = self._part(digest)
+        if not _is(part, digest):
+            part.unlink()
             return 0
-        os.rename(came, self.path(digest))  # noqa: PTH104 - as in `passing`
+        os.rename(part, self.path(digest))  # noqa: PTH104 - as in `passing`
         self._checkpoint("agent.model.whole")
-        self._whole[digest] = None
-        self._trim()
-        return part.layout.size
+        self._keep(digest, seen=True)
+        return coming[1].size
 
     def discard(self, digest: str) -> None:
         """Forget a model that the disk has no room for; it can be asked for again."""
-        self._part = None
+        self._coming = None
         with suppress(OSError):
-            self._file(digest, ".part").unlink(missing_ok=True)
+            self._part(digest).unlink(missing_ok=True)
 
     def path(self, digest: str) -> Path:
         """Return a whole model's file."""
-        return self._file(digest)
+        return passing(f"{self._folder}/model.{digest}")
 
-    def _of(self, digest: str) -> _Part | None:
-        return self._part[1] if self._part is not None and self._part[0] == digest else None
+    def _part(self, digest: str) -> Path:
+        return passing(f"{self._folder}/model.{digest}.part")
 
     def _is_whole(self, digest: str, size: int) -> bool:
+        if digest not in self._whole:
+            return False
         path = self.path(digest)
         try:
-            if digest in self._whole:
+            if self._whole[digest]:
                 return path.stat().st_size == size
-            good = _is(path, digest)
+            good = self._whole[digest] = _is(path, digest)
         except OSError:
             return False
-        if good:
-            self._whole[digest] = None
-        else:
+        if not good:
+            del self._whole[digest]
             path.unlink()
         return good
 
-    def _trim(self) -> None:
-        """Remove all files but those of the newest models and of the one that comes in."""
+    def _keep(self, digest: str, *, seen: bool) -> None:
+        self._whole[digest] = seen
         while len(self._whole) > KEPT:
-            del self._whole[next(iter(self._whole))]
-        for path in self._folder.iterdir():
-            _, digest, part = f"{path.name}..".split(".")[:3]
-            if self._of(digest) is None if part else digest not in self._whole:
-                path.unlink()
-
-    def _file(self, digest: str, end: str = "") -> Path:
-        return passing(f"{self._folder}/model.{digest}{end}")
+            oldest = next(iter(self._whole))
+            del self._whole[oldest]
+            self.path(oldest).unlink(missing_ok=True)
 
 
 def _is(path: Path, digest: str) -> bool:

@@ -1,7 +1,7 @@
 """What the core asks of the agent's disk, effect by effect.
 
-`books` is its one SQLite file, `models` a cache of files; neighbours keep a file of their own. A
-kill between any two disk effects is a `checkpoint` that does not return.
+`books` is its one SQLite file, `models` a cache of files. A kill between any two disk effects is a
+`checkpoint` that does not return.
 """
 
 import dataclasses
@@ -70,14 +70,13 @@ class AgentStore:
     def __init__(
         self,
         config: "AgentConfig",
-        peers: PeerDevice,
         signatures: Signatures,
         submit: Callable[[TrainerRequest], None],
         checkpoint: Checkpoint,
     ) -> None:
         directory = Path(config.data_dir)
         self._stream = hide_password(config.stream)
-        self._peers, self._signatures = peers, signatures
+        self._signatures = signatures
         self._submit, self._checkpoint = submit, checkpoint
         self.books = Books(directory, checkpoint=checkpoint)
         self._models = ModelsCache(directory / "models", checkpoint)
@@ -96,7 +95,7 @@ class AgentStore:
             StoreOpinion: self._store_opinion,
             DropUpdate: lambda e: self.books.drop(e.key),
             DropOutput: lambda e: self._drop_output(e.job),
-            StoreSlot: self._peers.keep,
+            StoreSlot: self.books.keep_slot,
             Mark: lambda e: self._checkpoint(e.name),
         }
 
@@ -144,7 +143,6 @@ class AgentStore:
     def close(self) -> None:
         """Close the files. Idempotent."""
         self.books.close()
-        self._peers.close()
 
     # ----------------------------------------------------------------- models
 
@@ -169,8 +167,13 @@ class AgentStore:
         body = _idle_update(self._models.path(effect.model).read_bytes(), effect.round)
         if body is None:
             return Failed(job=effect.job, reason="model", detail="not float32 safetensors")
-        output = self._outputs[effect.job] = self.books.path(effect.out)
-        output.write_bytes(body)
+        output = self.books.path(effect.out)
+        try:
+            output.write_bytes(body)
+        except OSError:
+            output.unlink(missing_ok=True)
+            raise
+        self._outputs[effect.job] = output
         return Trained(
             job=effect.job,
             digest=hashlib.sha256(body).hexdigest(),
@@ -224,9 +227,9 @@ def open_agent(
     `voucher` every edge is believed.
     """
     directory, signatures = Path(config.data_dir), Signatures(identity, config.site)
-    peers = PeerDevice(directory, identity, config.neighbours(), seed=config.seed_of(agent))
-    store = AgentStore(config, peers, signatures, submit, checkpoint)
+    store = AgentStore(config, signatures, submit, checkpoint)
     books = store.books
+    peers = PeerDevice(books, identity, config.neighbours(), seed=config.seed_of(agent))
     with books.refused():
         core = AgentCore(
             config,

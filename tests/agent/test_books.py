@@ -9,6 +9,7 @@ import pytest
 from fedagent_agent import books
 from fedagent_agent.books import FILE, Books, BooksError
 from fedagent_agent.core.effects import Key, OpinionAnswer, PendingUpdate
+from fedagent_agent.peers.core.records import ArmStats, SlotRecord, StoreSlot
 from fedagent_agent.trainer.frames import Open, Train
 from fedagent_protocol import messages as m
 from fedagent_task.recipe.spec import ModelSpec, PrivacySpec, TaskSpec
@@ -23,6 +24,7 @@ from tests.fakes.hand_edge import (
     joined,
     model_of,
 )
+from tests.fakes.peer_fleet import read_slots
 
 SMALL = model_of(3000)
 BIG = model_of(3 * CHUNK // 2)
@@ -253,3 +255,38 @@ def test_what_was_charged_never_falls_and_no_run_is_forgotten_but_opinions_are(
         else:
             put(again, update, releases=1)
     again.close()
+
+
+# ------------------------------------------------------------- among neighbours
+
+
+def test_starts_among_neighbours_are_numbered_upwards_also_over_lost_books(tmp_path: Path) -> None:
+    made = Books(tmp_path)
+    assert [made.begin_peers(now) for now in (1000, 5, 9000)] == [1000, 1001, 9000]
+    made.keep_slot(slot(2, RUN, incarnation=9007))
+    made.close()
+    again = Books(tmp_path)
+    assert again.begin_peers(0) == 9008
+    assert again.arms() == {RUN: ArmStats(0.25, 2, 2, 3, 2)}
+    again.close()
+
+
+def slot(number: int, run: str, incarnation: int = 1) -> StoreSlot:
+    record = SlotRecord(run=run, round=number, slot=number, opinion=0.5, trained=False)
+    return StoreSlot(incarnation, ArmStats(0.25, number, number, 3, number), record)
+
+
+def test_the_newest_slots_and_arms_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(books, "MAX_SLOTS", 5)
+    monkeypatch.setattr(books, "MAX_ARMS", 2)
+    made = Books(tmp_path)
+    runs = [f"{n:032x}" for n in range(4)]
+    for number in range(2, 6):
+        for run in runs:
+            made.keep_slot(slot(number, run))
+    assert list(made.arms()) == runs[-2:]
+    kept = [(one.run, one.slot) for one in read_slots(tmp_path)]
+    assert kept == [(runs[3], 4), *((run, 5) for run in runs)]
+    made.close()

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_agent.core.effects import Key
 from fedagent_agent.trainer.frames import Train
 from fedagent_protocol.messages import Decline, DeclineReason, UpdateOffer
-from tests.fakes.hand_edge import REAL, digest_of, joined, model_of
+from tests.fakes.hand_edge import EDGE, REAL, RUN, digest_of, joined, model_of
 
 SMALL = model_of(22_000)
 BIG = model_of(3 << 20)
@@ -38,6 +39,17 @@ def test_a_model_that_finds_no_room_is_declined_until_there_is_some(
     assert Path(start.model).read_bytes() == model
     edge.train(start, model_of(22_000, 7))
     assert edge.said(UpdateOffer)[-1].round == 3
+
+
+def test_an_update_without_training_that_finds_no_room_leaves_nothing(tmp_path: Path) -> None:
+    edge = joined(tmp_path)
+    (tmp_path / "outbox" / Key(EDGE, RUN, 1).file_name).symlink_to(FULL)
+    edge.serve(edge.order(1, SMALL), SMALL)
+    (decline,) = edge.said(Decline)
+    assert (decline.reason, decline.detail[:6]) == (DeclineReason.ERROR, "disk: ")
+    assert list((tmp_path / "outbox").iterdir()) == []
+    assert edge.store._outputs == {}
+    assert edge.round(2, SMALL).round == 2
 
 
 def test_a_disk_that_is_full_at_the_start_is_named_with_what_to_do(tmp_path: Path) -> None:

@@ -4,20 +4,23 @@ Time is simulated; the network loses, delays, reorders and duplicates.
 """
 
 import functools
+import sqlite3
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from fedagent_agent.books import FILE
 from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.agent import AgentCore
 from fedagent_agent.core.device import Readings
 from fedagent_agent.core.effects import Measured
 from fedagent_agent.peers.core.records import SlotRecord
-from fedagent_agent.peers.store import read_slots
 from fedagent_agent.store import AgentStore, open_agent
 from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_node.effects import Connect, Effect, Received, Send
@@ -51,6 +54,13 @@ _call = functools.partial(
 _order = functools.partial(
     TrainOrder, task=TASK, model=MODEL, size=1000, chunk_bytes=1024, deadline_ms=1, give_up_ms=2
 )
+
+
+def read_slots(directory: Path) -> list[SlotRecord]:
+    """Return the slots that a device keeps, oldest first."""
+    with closing(sqlite3.connect(f"file:{directory / FILE}?mode=ro", uri=True)) as db:
+        rows = db.execute("SELECT record FROM slots ORDER BY rowid").fetchall()
+    return [msgspec.json.decode(record, type=SlotRecord) for (record,) in rows]
 
 
 class FleetAgent:

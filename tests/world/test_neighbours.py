@@ -12,10 +12,10 @@ import pytest
 from msgspec import structs
 
 from fedagent_agent.core.device import DeviceState
-from fedagent_agent.peers.store import read_slots
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_protocol.codec import encode
 from tests.fakes.leak_search import Leak, Search
+from tests.fakes.peer_fleet import read_slots
 
 from . import ROUNDS, Played, World, m
 from .kinds import BEST, ROUGH
@@ -115,7 +115,7 @@ def leaks(played: Played) -> list[Leak]:
                 found += search.look(where, data, short=short)
     for node in (here.coordinator, *here.edges.values()):
         found += search.look_through(node.directory, models=("models", "spool"))
-    kept = b"".join(path.read_bytes() for path in here.agents["agent-0"].directory.glob("peers*"))
+    kept = b"".join(path.read_bytes() for path in here.agents["agent-0"].directory.glob("books*"))
     assert search.look("the device", kept), "the search finds what is there"
     return found
 
@@ -137,7 +137,7 @@ def test_a_build_that_tells_is_caught(world: Make, monkeypatch: pytest.MonkeyPat
     def leaky(self: DeviceState, link: Any, **told: Any) -> m.ContextReport:
         said = honest(self, link, **told)
         for agent in here.here.agents.values():
-            if agent.core.device is self and (agent.directory / "peers.sqlite").exists():
+            if agent.core.device is self and agent.core.peers.node is not None:
                 slots = read_slots(agent.directory)
                 said.features.update({"quality": slots[-1].opinion or 0.0} if slots else {})
         return said

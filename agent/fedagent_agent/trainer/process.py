@@ -187,9 +187,12 @@ def main() -> int:
     replies_fd = os.dup(1)
     os.dup2(2, 1)  # a stray print must not end up between frames
     requests_fd = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)  # nor may a stray read take them
-    os.close(nothing)
+    # What a learner forks must not hold them: their end tells the agent that this process died.
+    os.register_at_fork(
+        after_in_child=lambda: [os.dup2(nothing, fd) for fd in (requests_fd, replies_fd)]
+    )
     try:
         serve(requests_fd, replies_fd)
     except FrameError as error:

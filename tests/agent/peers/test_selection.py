@@ -19,7 +19,7 @@ from fedagent_agent.peers.core.selection import (
     MAX_EDGES,
     MAX_REWIRED,
 )
-from fedagent_agent.peers.store import PeerStore
+from fedagent_agent.peers.store import PeerDevice
 from fedagent_coordinator.policies.sets.beliefs import propagate, wire
 from fedagent_protocol.messages import Neighbours, PeerDeliver
 from fedagent_task.recipe.spec import PeersSpec
@@ -117,7 +117,7 @@ def test_an_agent_that_starts_again_keeps_its_arm_and_is_heard_again(fleet: Make
     me = max(first, key=lambda one: first[one] or 0.0)
     here.slot(1, first, trained=frozenset({me}))
     here.restart(me)
-    assert PeerStore(here.folders[me]).arms() == {RUN: ArmStats(first[me], 2, 3, 2, 3)}
+    assert here.agents[me].store.books.arms() == {RUN: ArmStats(first[me], 2, 3, 2, 3)}
     here.tell(me, Neighbours(peers=around[me]))
     assert here.slot(2, first, trained=frozenset({me})) == best(first, 2)
     kept = here.slots(me)
@@ -129,7 +129,7 @@ def test_an_agent_that_lost_its_file_is_heard_again(
     fleet: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    defaults = PeerStore.__init__.__kwdefaults__
+    defaults = PeerDevice.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "clock", lambda: now[0])
     here = fleet(2, rules=PeersSpec(best=1))
@@ -140,7 +140,7 @@ def test_an_agent_that_lost_its_file_is_heard_again(
     assert here.slot(0, {one: 0.5, two: 0.6}) == {two}
     now[0] = 2000.0
     here.agents[two].store.close()
-    for path in here.folders[two].glob("peers.sqlite*"):
+    for path in here.folders[two].glob("books.sqlite*"):
         path.unlink()
     here.restart(two)
     here.name({two: {one: 1.0}})
@@ -159,7 +159,7 @@ def test_an_agent_killed_within_a_slot_takes_part_in_it_again(fleet: Make) -> No
     here.begin(me, 0, opinions[me])
     here.run(5.0)
     assert me in here.volunteers(0)
-    assert PeerStore(here.folders[me]).arms()[RUN] == ArmStats(opinions[me], 0, 2, 1, 2)
+    assert here.agents[me].store.books.arms()[RUN] == ArmStats(opinions[me], 0, 2, 1, 2)
 
 
 def test_it_volunteers_each_second_until_an_order_shows_that_it_was_heard(
@@ -354,11 +354,11 @@ def test_whatever_a_relay_delivers_the_slot_goes_on(
 def test_an_agent_that_meets_nobody_makes_no_key(fleet: Make) -> None:
     here = fleet(1)
     here.run(5.0)
-    assert not (here.folders[here.ids[0]] / "peers.sqlite").exists()
+    assert here.agents[here.ids[0]].core.peers._opened is None
 
 
 def test_what_is_kept_is_for_the_owner_alone(fleet: Make) -> None:
     here, me = alone(fleet, 0)
-    files = list(here.folders[me].glob("peers.sqlite*"))
+    files = list(here.folders[me].glob("books.sqlite*"))
     assert files
     assert all(path.stat().st_mode & 0o077 == 0 for path in files)

@@ -54,6 +54,14 @@ def crashing(model, batches, ctx):
     helped(model, batches, ctx)
     os._exit(1)
 
+def forking(model, batches, ctx):
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    with open(os.environ["CHILD"], "w") as file:
+        file.write(str(child))
+    os._exit(1)
+
 def holding(model, batches, ctx):
     for fd in map(int, os.listdir("/proc/self/fd")):
         try:
@@ -64,7 +72,7 @@ def holding(model, batches, ctx):
     while True:
         time.sleep(0.01)
 """
-_NAMES = ("train", "holding", "gone", "helped", "stuck", "crashing")
+_NAMES = ("train", "holding", "gone", "helped", "stuck", "crashing", "forking")
 _ENTRIES = "[fedagent.learners]\n" + "".join(f"{name} = my_package:{name}\n" for name in _NAMES)
 
 _KILLED = """
@@ -163,7 +171,9 @@ async def test_it_trains_and_one_without_end_ends_with_all_that_it_started(rig: 
             assert hint in refused.detail
 
 
-@pytest.mark.parametrize(("learner", "ends"), [("crashing", "died"), ("helped", "")])
+@pytest.mark.parametrize(
+    ("learner", "ends"), [("crashing", "died"), ("forking", "died"), ("helped", "")]
+)
 async def test_what_a_learner_starts_ends_with_the_trainer(
     rig: Rig, learner: str, ends: str
 ) -> None:

@@ -8,13 +8,13 @@ needed.
 """
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from msgspec import structs
 
+from fedagent_agent.core.effects import Newest
 from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import (
     Neighbours,
@@ -43,8 +43,6 @@ MAX_EDGES = 64
 MAX_REWIRED = 4
 """Changes of neighbours within one slot; later ones wait for the next."""
 _REMEMBERED = 16
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +121,18 @@ class PeerSelection:
         self._open = open_access
         self._opened: PeerAccess | None = None
         self._incarnation = 0
-        self._arms: OrderedDict[str, ArmStats] = OrderedDict()
-        self._tasks: OrderedDict[str, PeersSpec] = OrderedDict()
-        self._calls: OrderedDict[tuple[str, int], dict[str, float]] = OrderedDict()
-        self._newest: OrderedDict[str, int] = OrderedDict()
-        self._named: OrderedDict[str, dict[str, float]] = OrderedDict()
+        self._arms: Newest[str, ArmStats] = Newest(_REMEMBERED)
+        self._tasks: Newest[str, PeersSpec] = Newest(_REMEMBERED)
+        self._calls: Newest[tuple[str, int], dict[str, float]] = Newest(_REMEMBERED)
+        self._newest: Newest[str, int] = Newest(_REMEMBERED)
+        self._named: Newest[str, dict[str, float]] = Newest(MAX_EDGES)
         self._slot: _Slot | None = None
 
     # ------------------------------------------------------------- what comes in
 
     def task(self, digest: str, task: PeersSpec) -> None:
         """Take what a task says of peers; needed before a call of it begins."""
-        _remember(self._tasks, digest, task)
+        self._tasks[digest] = task
 
     def receive(
         self, edge: str, message: OpinionCall | Neighbours | PeerDeliver, now: float
@@ -175,7 +173,7 @@ class PeerSelection:
             return effects
         if call.round <= self._newest.get(call.run, -1):
             return effects
-        _remember(self._newest, call.run, call.round)
+        self._newest[call.run] = call.round
         effects += self.end(now)
         if opinion is not None and not math.isfinite(opinion):
             opinion = None
@@ -197,7 +195,7 @@ class PeerSelection:
         if isinstance(access, str):
             return [Emit("peers_off", {"reason": access})]
         self._opened, self._incarnation = access, access.incarnation
-        self._arms = OrderedDict(access.arms)
+        self._arms.update(access.arms)
         return []
 
     @property
@@ -207,7 +205,7 @@ class PeerSelection:
 
     def _call(self, call: OpinionCall, edge: str, now: float) -> list[Effect]:
         ends = self._calls.get((call.run, call.round), {})
-        _remember(self._calls, (call.run, call.round), ends)
+        self._calls[call.run, call.round] = ends
         ends[edge] = now + call.until_ms / 1000
         effects = self._admit(now)
         slot = self._slot
@@ -221,7 +219,7 @@ class PeerSelection:
         named = {peer: far for peer, far in message.peers.items() if peer != self._access.me}
         if self._named.get(edge) == named:
             return []
-        _remember(self._named, edge, named, MAX_EDGES)
+        self._named[edge] = named
         return self._admit(now) + self._rewire(now) + self._try(now)
 
     def _deliver(self, edge: str, message: PeerDeliver, now: float) -> list[Effect]:
@@ -324,7 +322,7 @@ class PeerSelection:
                 arm=self._arms.get(call.run),
             )
         node.begin(number, slot.opinion, now, trained=call.trained, settings=settings)
-        _remember(self._arms, call.run, node.arm)
+        self._arms[call.run] = node.arm
         return [*self._admit(now), self._keep(slot, node, now), *self._go_on(now)]
 
     def _go_on(self, now: float) -> list[Effect]:
@@ -378,10 +376,3 @@ class PeerSelection:
             record = node.record(slot.call, slot.opinion, now - slot.begun)
         slot.record = replace(record, envelopes=transport.sent, bytes=transport.sent_bytes)
         return StoreSlot(self._incarnation, node.arm, slot.record)
-
-
-def _remember(table: OrderedDict[K, V], key: K, value: V, most: int = _REMEMBERED) -> None:
-    table[key] = value
-    table.move_to_end(key)
-    while len(table) > most:
-        table.popitem(last=False)
