@@ -5,7 +5,7 @@
 BIN := .venv/bin
 ARGS ?=
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check docs format lock audit resolve bench bench-peers screenshots wheel clean run-env dev-env
+.PHONY: help demo test test-all check docs format lock audit bench bench-peers screenshots wheel clean run-env dev-env
 
 help: ## Show the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,9 +37,6 @@ lock: dev-env ## Pin and hash what CI installs, anew (deploy/ci.lock)
 
 audit: dev-env ## Look the locked dependencies up in a database of advisories
 	@$(BIN)/python deploy/audit.py
-
-resolve: dev-env ## Ask which dependencies have a wheel for 64-bit and 32-bit ARM
-	@$(BIN)/python deploy/resolve.py $(ARGS)
 
 bench: dev-env ## Measure every figure of the documents
 	@$(BIN)/python -m bench $(ARGS)

@@ -50,7 +50,7 @@ _LIMIT = """SELECT MIN(s.kept, m.merged, COALESCE(o.first - 1, s.kept)) FROM
         (SELECT round FROM snapshots WHERE run_id = ?1 ORDER BY round DESC LIMIT 2)) s,
     (SELECT COALESCE(MAX(round), 1 << 62) AS merged FROM models WHERE run_id = ?1) m,
     (SELECT MIN(round) AS first FROM rounds WHERE run_id = ?1 AND round > ?3
-        AND (round > ?2 OR state = 'open' OR closed_ms > ?4)) o"""
+        AND (round > ?2 OR state = 'open')) o"""
 
 Rows = dict[str, list[tuple[Any, ...]]]
 """By table, rows in the order of its columns."""
@@ -86,10 +86,9 @@ def prunable(
     run_id: str,
     *,
     keep_rounds: int = 0,
-    before_ms: int = 2**62,
     most: int = 2**31,
 ) -> Prunable:
-    """Return which rounds may be closed: those beyond the newest ones that ended before a time.
+    """Return which rounds may be closed: those beyond the newest ones.
 
     No more than `most`, the oldest first.
     """
@@ -98,7 +97,7 @@ def prunable(
         "SELECT round FROM rounds WHERE run_id = ? ORDER BY round DESC LIMIT 1 OFFSET ?",
         (run_id, max(keep_rounds, NEVER)),
     ).fetchone()
-    wanted = (run_id, beyond[0] if beyond is not None else 0, closed, before_ms)
+    wanted = (run_id, beyond[0] if beyond is not None else 0, closed)
     # Rows are counted: numbers of rounds may leave some out, also on the word of an edge.
     row = sql.execute(
         "SELECT round FROM rounds WHERE run_id = ? AND round > ? ORDER BY round LIMIT 1 OFFSET ?",

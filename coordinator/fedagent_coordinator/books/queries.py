@@ -181,9 +181,9 @@ class Queries:
         """Return the last round of which what it saw and decided is gone; 0 for none."""
         return closed_until(self._db, run_id)
 
-    def prunable(self, run_id: str, *, keep_rounds: int = 0, before_ms: int = 2**62) -> Prunable:
+    def prunable(self, run_id: str, *, keep_rounds: int = 0) -> Prunable:
         """Return what `fedagent prune` would drop."""
-        return prunable(self._db, run_id, keep_rounds=keep_rounds, before_ms=before_ms)
+        return prunable(self._db, run_id, keep_rounds=keep_rounds)
 
     def orders_of(self, run_id: str, client: int, *, until: int | None = None) -> list[OrderRow]:
         """Return the orders of a client in the `ORDERS_OF` rounds until one, newest first."""

@@ -32,7 +32,7 @@ def backup(folder: Path, *, data_dir: Path | None, as_json: bool) -> None:
     The copy has the ledger with its mark, models, identity and who belongs to the site: keep it
     as you keep keys.
     """
-    source = (data_dir or places.data_dir("coordinator")).expanduser()
+    source = places.coordinator_dir(data_dir)
     try:
         with writing(folder, what="the backup "):
             made = back_up(source, folder.expanduser())
@@ -72,7 +72,7 @@ def restore(
     Edges know what was paid since: if they know more than the copy, the coordinator says so when
     it starts, and ends (32).
     """
-    target = (data_dir or places.data_dir("coordinator")).expanduser()
+    target = places.coordinator_dir(data_dir)
     try:
         with writing(target):
             done = lay_down(folder.expanduser(), target, accept_lost_history=accept_lost_history)

@@ -39,6 +39,11 @@ def data_dir(role: str, name: str | None = None) -> Path:
     return home() / f"{role}-{name}"
 
 
+def coordinator_dir(given: Path | None) -> Path:
+    """Return the data directory of the coordinator that is meant: this user's, or a given one."""
+    return (given or data_dir("coordinator")).expanduser()
+
+
 def dated(parent: str) -> Path:
     """Return a folder's name below `parent`, by this moment and by chance."""
     return Path(parent) / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"

@@ -1,6 +1,5 @@
 """`fedagent prune`: drop what old rounds saw and decided; the ledger stays whole."""
 
-import time
 from pathlib import Path
 
 import click
@@ -16,57 +15,38 @@ from fedagent_node.errors import DataDirBusyError
 
 from . import options
 from .command_line import Number
-from .errors import CliError, UsageError
+from .errors import CliError
 from .output import echo, emit, writing
-
-_DAY_MS = 86_400_000
 
 
 @click.command(
     epilog=options.examples(
         "fedagent prune --keep-rounds 10000 --dry-run",
-        "fedagent prune --keep-days 90 --data-dir /srv/coordinator",
+        "fedagent prune --keep-rounds 10000 --data-dir /srv/coordinator",
     )
 )
 @click.option(
-    "--keep-rounds", type=Number(int, min=1), help="Keep this many of a run's newest rounds."
-)
-@click.option(
-    "--keep-days",
-    type=Number(float, min=0, max=1000000.0),
-    help="Keep the rounds that ended within this many days.",
+    "--keep-rounds",
+    type=Number(int, min=1),
+    required=True,
+    help="Keep this many of a run's newest rounds.",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Show what would be dropped without changing anything."
 )
 @options.coordinator_data
 @options.as_json
-def prune(
-    *,
-    keep_rounds: int | None,
-    keep_days: float | None,
-    dry_run: bool,
-    data_dir: Path | None,
-    as_json: bool,
-) -> None:
+def prune(*, keep_rounds: int, dry_run: bool, data_dir: Path | None, as_json: bool) -> None:
     """Drop the inputs and decisions of old rounds, in every run of a stopped coordinator.
 
     The ledger stays whole: payments and outcomes go to archive.db. A pruned round can no
     more be replayed or asked why. A running coordinator prunes by itself: --keep-rounds.
     """
-    if (keep_rounds is None) == (keep_days is None):
-        raise UsageError("what to keep is not clear", "give one of --keep-rounds and --keep-days")
-    if keep_days == 0:
-        raise UsageError("--keep-days 0 keeps nothing", "give how many days, such as 0.5")
-    kept = keep_rounds or 0
-    before = 2**62 if keep_days is None else time.time_ns() // 10**6 - int(keep_days * _DAY_MS)
     with open_run(Reader, data_dir) as (reader, _):
-        pieces = [
-            reader.prunable(run.run_id, keep_rounds=kept, before_ms=before) for run in reader.runs()
-        ]
+        found = [reader.prunable(run.run_id, keep_rounds=keep_rounds) for run in reader.runs()]
         folder = reader.folder
-        pieces = [piece for piece in pieces if piece.rounds]
-    freed = _dropped(folder, pieces) if pieces and not dry_run else 0
+    pieces = [piece for piece in found if piece.rounds]
+    freed = 0 if dry_run or not pieces else _dropped(folder, pieces, keep_rounds)
     if as_json:
         runs = {piece.run_id: {"first": piece.first, "last": piece.last} for piece in pieces}
         emit({"pruned": runs, "bytes_freed": freed, "dry_run": dry_run})
@@ -84,8 +64,8 @@ def prune(
         echo(f"{abs(freed)} bytes {done}, archive.db counted")
 
 
-def _dropped(folder: Path, pieces: list[Prunable]) -> int:
-    """Prune, write the database anew, and return by how much all is smaller."""
+def _dropped(folder: Path, pieces: list[Prunable], keep: int) -> int:
+    """Prune, rewrite the database, and return by how much all is smaller."""
     size = bytes_held(folder)
     try:
         with (
@@ -94,12 +74,8 @@ def _dropped(folder: Path, pieces: list[Prunable]) -> int:
             Store(folder, identity=load_or_create(folder)) as store,
         ):
             for piece in pieces:
-                left = piece.rounds
-                while left > 0:
-                    most = min(left, PIECE)
-                    if not (done := store.prune(piece.run_id, most=most, by="operator").rounds):
-                        break
-                    left -= done
+                while store.prune(piece.run_id, keep_rounds=keep, most=PIECE, by="operator").rounds:
+                    pass
             store.compact()
     except (CoordinatorError, DataDirBusyError) as error:
         busy = isinstance(error, DataDirBusyError)

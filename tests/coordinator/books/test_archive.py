@@ -161,7 +161,6 @@ def test_pruned_rounds_say_so_and_the_newest_stay(folder: Path) -> None:
         assert reader.plan(run, CLOSED + 1)[0].round == CLOSED + 1
         assert next(one.view.round for one in reader.learnt(run)) == CLOSED + 1
         assert reader.prunable(run).last == ROUNDS - NEVER
-        assert not reader.prunable(run, before_ms=1).rounds
 
 
 def test_nothing_goes_without_a_snapshot_to_go_on_from(store: Store, run: str) -> None:

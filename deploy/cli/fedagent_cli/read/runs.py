@@ -50,8 +50,7 @@ def open_run(
         CliError: The database is damaged, or of another version.
         MissingError: Rounds were pruned that are needed.
     """
-    named = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
-    folder = _coordinator_in(named)
+    folder = _coordinator_in(places.coordinator_dir(data_dir))
     try:
         (folder / DATABASE).open("rb").close()
     except PermissionError as error:

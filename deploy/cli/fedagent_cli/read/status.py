@@ -164,7 +164,7 @@ def _when(at_ms: int) -> str:
 
 def _show_page(data_dir: Path | None, *, as_json: bool) -> None:
     """Print the link to the live page, with the token that opens it, and draw its QR code."""
-    folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
+    folder = places.coordinator_dir(data_dir)
     found = read_page(folder)
     if found is None or not found.url or not _serves(folder, found.url):
         raise NoRunError(

@@ -51,7 +51,7 @@ def render(run: RunReport) -> str:
     title = f"{summary.recipe} with policy {summary.policy}"
     about = f"{title}. Run {summary.run}, {run.state} after {run.progress} rounds."
     first = f'<p class="hint">{escape(summary.conclusion)}.</p>' if summary.conclusion else ""
-    parts = (_reached(run), _evaluated(run), _undelivered(run), _facts(run))
+    parts = (_reached(run), _evaluated(run), _facts(run))
     words = "".join(f'<section class="panel">{part}</section>' for part in parts if part)
     words = f"{first}{_unmeasured(run)}{words}"
     data = msgspec.json.encode({"field": run.picture, "charts": curves(run)}).decode()
@@ -142,14 +142,6 @@ def _evaluated(run: RunReport) -> str:
     text += f" Noise: epsilon {epsilon:g} for each opinion." if epsilon else ""
     head = ("clients", "number", "times selected, mean", "mean opinion")
     return f"<h2>Selected clients</h2><p>{escape(text)}</p>" + _table(head, rows)
-
-
-def _undelivered(run: RunReport) -> str:
-    never = [one for one in run.picture.alarms if one.kind == "never_delivering"]
-    text = "".join(
-        f'<p class="hint">{escape(f"{one.text}. What to do: {one.hint}.")}</p>' for one in never
-    )
-    return f"<h2>Devices that never delivered</h2>{text}" if text else ""
 
 
 def _number(value: float | None) -> str:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from fedagent_cli import options
+from fedagent_cli import options, places
 from fedagent_cli.command_line import Number
 from fedagent_cli.errors import UNREADABLE, CliError, NoRunError, UsageError
 from fedagent_cli.output import echo, emit
-from fedagent_cli.site.enrolment import founded_site, site_folder
+from fedagent_cli.site.enrolment import founded_site
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.site.folder import open_site
 from fedagent_node.broker.acl import AccessList
@@ -67,7 +67,7 @@ def broker(*, to: Path, site: str, days: float, data_dir: Path | None, as_json: 
     edge has joined or a member was revoked; the key is kept. Then send the broker a SIGHUP, or
     restart it if a member was revoked: that ends its sessions.
     """
-    folder = site_folder(data_dir)
+    folder = places.coordinator_dir(data_dir)
     try:
         site = site or founded_site(folder)[0]
     except NoRunError as error:

@@ -96,7 +96,7 @@ def moment(seconds: float) -> str:
 
 def _site(data_dir: Path | None) -> tuple[list[Member], list[OpenInvitation]]:
     """Return members and invitations of the site; none where there is none that we may read."""
-    folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
+    folder = places.coordinator_dir(data_dir)
     try:
         if not (folder / DATABASE).exists():
             return [], []

@@ -79,7 +79,7 @@ def invite(
     Give it to the device: `fedagent start --join STRING`, to an edge: `fedagent edge start --join
     STRING`. The string lets its holder join once in that role.
     """
-    folder = site_folder(data_dir)
+    folder = places.coordinator_dir(data_dir)
     site, fingerprint = founded_site(folder)
     if not 0 < len(name) <= 64 or not name.isprintable():
         raise UsageError(f"not a name: {name!r}", "use 1 to 64 letters")
@@ -142,7 +142,7 @@ def accept(*, who: tuple[str, ...], yes: bool, data_dir: Path | None, as_json: b
     WHO is the code that it shows, or its name. If you give its name, you are asked whether it shows
     the same code: another code means that the join is being intercepted.
     """
-    with opened_enrolment(site_folder(data_dir)) as found:
+    with opened_enrolment(places.coordinator_dir(data_dir)) as found:
         waiting = [one for one in found.members(now=time.time()) if one.state == "pending"]
         named = " ".join(who)
         by_code = [one for one in waiting if one.code == read_code(named)]
@@ -171,7 +171,7 @@ def revoke(*, who: str, data_dir: Path | None, as_json: bool) -> None:
     at every edge. Give the whole id of one that the coordinator does not know, because it was
     restored from a backup.
     """
-    folder = site_folder(data_dir)
+    folder = places.coordinator_dir(data_dir)
     with opened_enrolment(folder) as found:
         everybody = found.members(now=time.time())
         if _is_stranger(folder, who, everybody):
@@ -214,11 +214,6 @@ def _confirm(one: Member, *, as_json: bool) -> None:
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("not accepted", "another code means that the join is being intercepted")
-
-
-def site_folder(data_dir: Path | None) -> Path:
-    """Return the directory of the coordinator that is meant."""
-    return (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
 
 
 def founded_site(folder: Path) -> tuple[str, bytes]:
