@@ -26,6 +26,7 @@ BROKERS = [
     pytest.param(
         "mosquitto",
         marks=[
+            pytest.mark.nightly,
             pytest.mark.mosquitto,
             pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed"),
         ],

@@ -130,30 +130,3 @@ def test_a_device_whose_clock_begins_in_1970_joins_and_checks_all_but_the_times(
             time.sleep(0.1)
         assert not stranger.all("edge_joined")
     check_books(coordinator)
-
-
-def test_an_enrolled_edge_is_paid_for_no_device_that_it_invents(tmp_path: Path) -> None:
-    """Keys cost nothing: with them it signs what work it likes, of devices that never joined."""
-    with new_field(tmp_path) as field:
-        members = Members.of_coordinator(tmp_path, "coordinator", field.site)
-        for name in ("honest", "ghost"):
-            members.member(name, "edge")
-        members.member("agent-0", "agent")
-        sets = ("rounds.count=3", *PATIENT, "policy.name=cheapest", "budget.per_edge=10")
-        coordinator = field.coordinator(
-            DEMO, broker="embedded", secure=True, join_port=0, wait_edges=2, sets=sets
-        )
-        price = {"base": 1.0, "per_compute": 0.0}
-        ghost = field.edge("ghost", broker="embedded")
-        at = str(ghost.wait("ready")["broker"])
-        for i in range(3):
-            field.agent(f"invented-{i}", labels(i), price=price, discovery="off", broker=at)
-        for i in range(3):
-            ghost.wait("agent_joined", agent=field.processes[f"invented-{i}"].wait("ready")["id"])
-        field.edge("honest", broker="embedded", secure=True)
-        field.agent("agent-0", labels(4), price=price)
-        assert coordinator.wait("suspicious", what="strangers")["name"] == "ghost"
-        end = coordinator.wait("end")
-        assert (end["rounds_done"], end["updates_used"], end["spent_micro"]) == (3, 3, 3_000_000)
-    assert "have not joined the site" in coordinator.log.read_text()
-    check_books(coordinator)

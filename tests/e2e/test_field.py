@@ -22,18 +22,7 @@ def test_roles_find_each_other_by_zeroconf_and_train(tmp_path: Path, broker: str
     check_books(coordinator)
 
 
-def test_static_addresses_work_without_discovery(tmp_path: Path) -> None:
-    with new_field(tmp_path) as field:
-        field.defaults["discovery"] = "off"
-        coordinator = start_small(field, rounds=3, edges=0, agents=0)
-        address = str(coordinator.wait("ready")["broker"])
-        edge = field.edge("edge-0", broker="embedded", coordinator=address)
-        lan = str(edge.wait("ready")["broker"])
-        field.agent("agent-0", "digits:rate=40", edges=[lan])
-        assert coordinator.wait("end")["rounds_done"] == 3
-    check_books(coordinator)
-
-
+@pytest.mark.nightly
 def test_two_sites_on_one_broker_do_not_mix(tmp_path: Path) -> None:
     with shared_broker(tmp_path / "broker") as url, ExitStack() as stack:
         sites = []

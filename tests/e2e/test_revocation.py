@@ -83,6 +83,7 @@ def test_a_revoked_agent_and_a_revoked_edge_are_cut_while_connected(
         assert read.ledger.verify().balanced
 
 
+@pytest.mark.nightly
 def test_after_a_loss_of_the_disk_who_was_revoked_stays_out_and_others_can_be(
     tmp_path: Path,
 ) -> None:

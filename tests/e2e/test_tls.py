@@ -1,11 +1,14 @@
-"""With certificate files every connection of the field is TLS, and nobody gets in without one."""
+"""With certificate files every connection of the field is TLS, and nobody gets in without one.
+
+Addresses are typed here, and nobody is looked for.
+"""
 
 from pathlib import Path
 
 import pytest
 import trustme
 
-from .support import check_books, new_field, start_small
+from .support import check_books, labels, new_field, start_small
 
 
 def _files(folder: Path, authority: trustme.CA, name: str) -> dict[str, str]:
@@ -23,15 +26,19 @@ def _files(folder: Path, authority: trustme.CA, name: str) -> dict[str, str]:
 def test_an_agent_of_another_authority_is_not_let_in(tmp_path: Path) -> None:
     authority, stranger = trustme.CA(), trustme.CA()
     with new_field(tmp_path) as field:
-        field.defaults["tls"] = _files(tmp_path, authority, "everybody")
-        coordinator = start_small(field, rounds=4, agents=1)
-        assert str(field.processes["edge-0"].wait("ready")["broker"]).startswith("mqtts://")
+        field.defaults |= {"tls": _files(tmp_path, authority, "everybody"), "discovery": "off"}
+        coordinator = start_small(field, rounds=4, edges=0, agents=0)
+        wan = str(coordinator.wait("ready")["broker"])
+        edge = field.edge("edge-0", broker="embedded", coordinator=wan)
+        lan = str(edge.wait("ready")["broker"])
+        assert lan.startswith("mqtts://")
         forged = _files(tmp_path, stranger, "stranger")
-        outsider = field.agent("outsider", "digits:rate=10", tls=forged)
+        outsider = field.agent("outsider", "digits:rate=10", tls=forged, edges=[lan])
+        field.agent("agent-0", labels(0), edges=[lan])
         assert coordinator.wait("end")["rounds_done"] == 4
         outsider.wait("ready")
         assert not outsider.all("edge_joined")
-        joined = field.processes["edge-0"].all("agent_joined")
+        joined = edge.all("agent_joined")
         own = str(field.processes["agent-0"].wait("ready")["id"])
         assert {str(event["agent"]) for event in joined} == {own}
     check_books(coordinator)

@@ -141,6 +141,15 @@ def test_a_revoked_device_gets_no_order_and_no_money_any_more(world: Make) -> No
     assert 0 < paid_of(played, "agent-2") < 8 == paid_of(played, "agent-1")
 
 
+def test_who_is_not_selected_gets_no_order_and_no_part_of_the_model(world: Make) -> None:
+    played = world(agents=3, sets=("policy.name=cheapest", "budget.per_edge=0.25")).run()
+    chosen = {name for _, name in played.ending.paid}
+    (idle,) = played.here.agents.keys() - chosen
+    got = [one.message for one in played.wire.sent if one.to == played.here.agents[idle].id]
+    assert got
+    assert not [one for one in got if isinstance(one, m.TrainOrder | m.Chunk | m.GlobalModel)]
+
+
 def test_who_has_used_its_epsilon_up_declines_and_is_selected_no_more(world: Make) -> None:
     pytest.importorskip("opendp", reason="opendp is not installed")
     played = world(kind="private", sets=("privacy.releases=2", "rounds.count=4")).run(ends=False)

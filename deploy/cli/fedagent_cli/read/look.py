@@ -44,23 +44,23 @@ class Look:
     def record(self) -> dict[str, Any]:
         """Return everything as plain JSON values; None is what only a running coordinator knows."""
         now, left = self.now, self.summary.next_ms / 1000 - time.time()
-
-        def said(field: str) -> list[dict[str, str]]:
-            given = [(one, str(getattr(one, field))) for one in self.agents if getattr(one, field)]
-            return [{"agent": one.id, "name": one.name, "reason": why} for one, why in given]
-
+        told = ("edges_live", "waiting", "found", "wanted")
+        said = {
+            key: [
+                {"agent": one.id, "name": one.name, "reason": str(getattr(one, field))}
+                for one in self.agents
+                if getattr(one, field)
+            ]
+            for key, field in (("declining", "reason"), ("warnings", "note"))
+        }
         return {
             **self.summary.record(),
+            **said,
+            **{key: getattr(now, key, None) for key in told},
             "edges": len(self.summary.edges),
             "running": is_running(self.folder),
             "agents": len(self.agents),
             "agents_live": sum(bool(one.online) for one in self.agents) if now else None,
-            "declining": said("reason"),
-            "warnings": said("note"),
-            "edges_live": now.edges_live if now else None,
-            "waiting": now.waiting if now else None,
-            "found": now.found if now else None,
-            "wanted": now.wanted if now else None,
             "next_round_s": round(left, 1) if left > 0 else None,
             "other_coordinators": list(now.others) if now else [],
             "epsilon": epsilon_of(recipe_of(self.run), self._released),

@@ -114,17 +114,12 @@ def line_of(event: Event) -> str:
         case "run":
             return f"run {event['run'][:12]}: {event['rounds_done']} rounds done"
         case "round":
-            metrics, why = event["metrics"], f" ({event['reason']})" if event["reason"] else ""
-            good = "".join(
-                f", {key} {number_text(metrics[key])}"
-                for key in ("accuracy", "loss")
-                if key in metrics
-            )
-            return (
-                f"round {event['round']} {event['state']}: {event['in_time']} of "
-                f"{event['ordered']} in time, {credits_text(event['paid_micro'])} "
-                f"credits{good}{why}"
-            )
+            known = [key for key in ("accuracy", "loss") if key in event["metrics"]]
+            good = "".join(f", {key} {number_text(event['metrics'][key])}" for key in known)
+            why = f" ({event['reason']})" if event["reason"] else ""
+            done = f"{event['in_time']} of {event['ordered']} in time"
+            paid = f"{credits_text(event['paid_micro'])} credits"
+            return f"round {event['round']} {event['state']}: {done}, {paid}{good}{why}"
         case "waiting":
             reason = event["reason"]
             return f"waiting {WAITING.get(reason, reason)}" if reason else "no longer waiting"
