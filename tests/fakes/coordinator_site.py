@@ -11,6 +11,7 @@ from fedagent_coordinator.core.effects import Start
 from fedagent_coordinator.core.engine import Engine
 from fedagent_coordinator.daemon import route
 from fedagent_coordinator.run_store import RunStore, open_coordinator
+from fedagent_node.data_dir import Identity
 from fedagent_node.driver import Driver, Store
 from fedagent_node.effects import EVERYBODY, Connect, Emit, Send, Warn
 from fedagent_protocol import messages as m
@@ -186,6 +187,7 @@ class Site(Played):
     keep_rounds: int = 0
     init: str = ""
     task: TaskFile | None = None
+    identity: Identity | None = None
     passed: list[str] = field(default_factory=list)
     kills: int = 0
 
@@ -226,6 +228,7 @@ class Site(Played):
             clock=lambda: self.kernel.now,
             clock_ms=lambda: int(self.kernel.now * 1000),
             task=self.task,
+            identity=self.identity,
         )
         self.drive(engine, store)
         return store

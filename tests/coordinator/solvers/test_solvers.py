@@ -1,0 +1,266 @@
+"""Solvers of the assignment problem: always feasible, and as near the optimum as they promise."""
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_coordinator.errors import InvalidViewError, MissingPackageError, PolicyError
+from fedagent_coordinator.policies.cocs import CocsPolicy
+from fedagent_coordinator.run_settings import decision_policies
+from fedagent_coordinator.solvers import AssignmentProblem, create, names
+from fedagent_coordinator.solvers.base import Solution
+from fedagent_coordinator.solvers.density import DensitySolver
+from fedagent_coordinator.solvers.flgreedy import (
+    UTILITIES,
+    FlgreedySolver,
+    _by_density,
+    named_utility,
+    sums_per_edge,
+)
+from fedagent_task.recipe.text import parse_recipe
+
+from .instances import (
+    assignments,
+    brute_force_of,
+    is_feasible,
+    linear_optimum,
+    near_misses,
+    paper_instance,
+)
+
+optimize = pytest.importorskip("scipy.optimize")
+
+from fedagent_coordinator.solvers.exact import ExactSolver, repaired  # noqa: E402 - after the skip
+
+SOLVERS = ("density", "density:max_visits=0", "density:max_visits=1", "exact", "flgreedy")
+
+
+def of(
+    value: list[float], cost: list[int], client: list[int], edge: list[int], budget: list[int]
+) -> AssignmentProblem:
+    return AssignmentProblem(
+        value=np.array(value),
+        cost=np.array(cost, dtype=np.int64),
+        client=np.array(client, dtype=np.int32),
+        edge=np.array(edge, dtype=np.int32),
+        budget=np.array(budget, dtype=np.int64),
+    )
+
+
+def solved(solver: str, problem: AssignmentProblem) -> Solution:
+    """Return a solution that is what each has to be."""
+    solution = create(solver).solve(problem)
+    pairs = solution.pairs.tolist()
+    assert is_feasible(problem, pairs)
+    assert pairs == sorted(pairs)
+    assert solution.pairs.dtype == np.int64
+    assert (problem.value[pairs] > 0).all()
+    return solution
+
+
+@settings(max_examples=60)
+@given(assignments())
+def test_every_solution_is_feasible_and_the_exact_one_is_the_optimum(
+    problem: AssignmentProblem,
+) -> None:
+    best = linear_optimum(problem)
+    found = {solver: solved(solver, problem) for solver in SOLVERS}
+    for solution in found.values():
+        assert solution.value == pytest.approx(problem.value[solution.pairs].sum())
+        assert solution.value <= best + 1e-9
+    assert found["exact"].value == pytest.approx(best) == pytest.approx(found["exact"].bound)
+    # Search loses neither to greedy nor to the best single pairs.
+    assert found["density"].value >= found["density:max_visits=0"].value
+    alone = (problem.value > 0) & (problem.cost <= problem.budget[problem.edge])
+    assert found["density"].value >= problem.value[alone].max(initial=0.0)
+
+
+@pytest.mark.parametrize("hindsight", [False, True])
+def test_on_the_papers_setting_all_come_near_the_optimum(hindsight: bool) -> None:
+    rng, ratios = np.random.default_rng(13), []
+    for _ in range(12):
+        problem = paper_instance(rng)
+        if hindsight:
+            problem.value[:] = rng.random(len(problem.value)) < 0.4
+        best = solved("exact", problem)
+        assert best.bound == pytest.approx(best.value)
+        ratios.append([solved(one, problem).value / best.value for one in SOLVERS])
+    search, greedy, _, _, flgreedy = np.mean(ratios, axis=0).tolist()
+    assert np.max(ratios) <= 1 + 1e-9
+    assert search >= 0.97
+    assert flgreedy >= 0.98
+    assert greedy < search
+
+
+# ------------------------------------------------------------------------------ density
+
+
+def test_a_crossing_makes_room_that_no_exchange_at_one_edge_finds() -> None:
+    """Equal values, edges of 3 and 4: {2, 2} and {1, 2} fit, greedy takes {1, 2} and {2}."""
+    cost, client = [1, 1, 2, 2, 2, 2, 2, 2], [0, 0, 1, 1, 2, 2, 3, 3]
+    problem = of([1.0] * 8, cost, client, [1, 0] * 4, [3, 4])
+    assert DensitySolver(max_visits=0).solve(problem).value == 3.0
+    assert DensitySolver().solve(problem).value == 4.0 == linear_optimum(problem)
+
+
+def test_bad_numbers_are_refused() -> None:
+    assert names() == ("density", "exact", "flgreedy")
+    with pytest.raises(InvalidViewError):
+        of([np.nan], [1], [0], [0], [1])
+
+
+# -------------------------------------------------------------------------------- exact
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32), st.integers(1, 2), st.sampled_from([1, 10**6, 10**11, 10**14]))
+def test_one_micro_credit_decides(seed: int, edges: int, scale: int) -> None:
+    rng = np.random.default_rng(seed)
+    for short in (0, 1):
+        problem = near_misses(rng, clients=5, edges=edges, scale=scale, short=short)
+        assert solved("exact", problem).value == pytest.approx(linear_optimum(problem))
+
+
+def test_what_a_presolve_loses_is_found() -> None:
+    rng = np.random.default_rng(17966)
+    near_misses(rng, clients=5, edges=1, scale=1_000_000, short=0)
+    problem = near_misses(rng, clients=5, edges=1, scale=1_000_000, short=1)
+    assert ExactSolver().solve(problem).value == pytest.approx(linear_optimum(problem))
+
+
+def test_what_highs_overspends_is_excluded_and_searched_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A search that ignores budgets, as a tolerance would, is led back by covers."""
+    rng, true_milp, searches = np.random.default_rng(12), optimize.milp, []
+    nothing = Solution(pairs=np.zeros(0, np.int64), value=0.0, bound=0.0)
+    monkeypatch.setattr(DensitySolver, "solve", lambda *_: nothing)  # the covers must do it alone
+
+    def tolerant(value: Any, *, constraints: Any, **rest: Any) -> Any:
+        searches.append(1)
+        upper = constraints.ub * np.where(constraints.ub > 1, 1 + 1e-3, 1.0)
+        looser = optimize.LinearConstraint(constraints.A, -np.inf, upper)
+        return true_milp(value, constraints=looser, **rest)
+
+    monkeypatch.setattr(optimize, "milp", tolerant)
+    for _ in range(8):
+        problem = near_misses(rng, clients=6, edges=2)
+        solution = solved("exact", problem)
+        assert solution.value == pytest.approx(linear_optimum(problem))
+        assert solution.bound == pytest.approx(solution.value)
+    assert len(searches) > 8
+
+
+def test_limits_of_time_and_gap_leave_a_solution_and_its_bound() -> None:
+    large = paper_instance(np.random.default_rng(14), clients=400, edges=5)
+    small = paper_instance(np.random.default_rng(15))
+    best = ExactSolver().solve(small).value
+    for solver, problem in (
+        (ExactSolver(time_limit_s=1e-9), large),
+        (ExactSolver(mip_gap=0.3), small),
+    ):
+        solution = solver.solve(problem)
+        assert is_feasible(problem, solution.pairs.tolist())
+        assert solution.value >= DensitySolver().solve(problem).value
+        assert solution.bound is not None
+    assert solution.value <= best + 1e-9 <= solution.bound + 2e-9
+    assert (solution.bound - solution.value) / solution.value <= 0.3 + 1e-6
+
+
+def test_repair_drops_the_least_dense_until_it_fits() -> None:
+    problem = of([3.0, 2.0, 1.0, 1.0], [2, 2, 2, 1], [0, 1, 2, 3], [0, 0, 0, 1], [4, 1])
+    assert repaired(problem, np.array([0, 1, 2, 3])).tolist() == [0, 1, 3]
+
+
+def test_highs_prints_nothing_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    """On these instances HiGHS 1.12 prints although `disp` is off."""
+    for seed, clients, edges, budget in ((355, 25, 4, 14), (278, 40, 3, 5)):
+        rng = np.random.default_rng(seed)
+        ExactSolver().solve(paper_instance(rng, clients=clients, edges=edges, budget=budget))
+    ctypes.CDLL(None).fflush(None)
+    assert capfd.readouterr().out == ""
+
+
+def test_missing_scipy_says_how_to_fix_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.delitem(sys.modules, "fedagent_coordinator.solvers.exact")
+    with pytest.raises(MissingPackageError, match=r"needs scipy; .*\[exact\]") as caught:
+        create("exact")
+    assert isinstance(caught.value, PolicyError)
+
+
+# ----------------------------------------------------------------------------- flgreedy
+
+
+def check_guarantee(problem: AssignmentProblem, name: str, epsilon: float) -> None:
+    utility = named_utility(name)
+    solution = solved(f"flgreedy:utility={name},epsilon={epsilon}", problem)
+    assert solution.value == pytest.approx(utility.value(problem, solution.pairs))
+    best = brute_force_of(problem, lambda rows: utility.value(problem, np.array(rows, dtype=int)))
+    assert solution.value <= best + 1e-9
+    assert solution.value >= best / ((1 + epsilon) * (2 + 2 * len(problem.budget))) - 1e-12
+
+
+@pytest.mark.parametrize("name", sorted(UTILITIES))
+@settings(max_examples=40)
+@given(problem=assignments(), epsilon=st.sampled_from([0.05, 0.3, 1.0]))
+def test_the_guarantee_holds_and_nothing_that_still_fits_is_left_out(
+    name: str, problem: AssignmentProblem, epsilon: float
+) -> None:
+    check_guarantee(problem, name, epsilon)
+    found = FlgreedySolver(epsilon=epsilon, utility=name).solve(problem)
+    density = DensitySolver().solve(problem).pairs
+    assert found.value >= named_utility(name).value(problem, density) - 1e-12
+    pairs = found.pairs.tolist()
+    wanted = np.flatnonzero(problem.value > 0).tolist()
+    assert not [row for row in wanted if row not in pairs and is_feasible(problem, [*pairs, row])]
+
+
+@pytest.mark.parametrize("name", sorted(UTILITIES))
+def test_the_guarantee_holds_where_knapsacks_overflow(name: str) -> None:
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        check_guarantee(near_misses(rng, clients=5, edges=2), name, 0.3)
+        check_guarantee(paper_instance(rng, clients=6, edges=2), name, 0.3)
+
+
+def test_the_first_pair_that_overflows_ends_a_guess_and_is_a_candidate_alone() -> None:
+    """As the proof wants it: the third pair would still fit, and is not taken."""
+    problem = of([10.0, 9.0, 1.0], [6, 6, 1], [0, 1, 2], [0, 0, 0], [10])
+    assert FlgreedySolver(epsilon=1.0).solve(problem).pairs.tolist() == [0, 2]  # filled up
+    solver, (rows, weight) = FlgreedySolver(epsilon=1.0), _by_density(problem)
+    assert solver._candidates(problem, rows, 0.0 * weight) == [[0], [1]]
+    assert solver._candidates(problem, rows, 16.0 * weight) == [[0]]
+
+
+def test_a_recipe_reaches_the_roots_by_the_solvers_text() -> None:
+    solver = "flgreedy:utility=sqrt-per-edge,epsilon=0.1"
+    demo = Path(__file__).parents[3] / "deploy/recipes/demo.toml"
+    sets = ["policy.name=cocs", "policy.params={}", f"policy.params.solver={solver}"]
+    cocs = decision_policies(parse_recipe(demo.read_text(encoding="utf-8"), sets)).policy
+    assert isinstance(cocs, CocsPolicy)
+    assert cocs._solver._utility is UTILITIES["sqrt-per-edge"]  # type: ignore[attr-defined] # flgreedy
+
+
+@pytest.mark.parametrize("name", sorted(UTILITIES))
+@settings(max_examples=40)
+@given(problem=assignments(), chosen=st.sets(st.integers(0, 11)))
+def test_gains_are_differences_and_only_fall(
+    name: str, problem: AssignmentProblem, chosen: set[int]
+) -> None:
+    utility, count = named_utility(name), len(problem.value)
+    pairs = np.array(sorted(c for c in chosen if c < count), dtype=np.int64)
+    rows = np.setdiff1d(np.arange(count), pairs)
+    edges, values = problem.edge[rows], problem.value[rows]
+    gains = utility.gains(sums_per_edge(problem, pairs), edges, values)
+    grown = [utility.value(problem, np.append(pairs, row)) for row in rows]
+    assert gains == pytest.approx(np.array(grown) - utility.value(problem, pairs), abs=1e-12)
+    fewer = utility.gains(sums_per_edge(problem, pairs[:-1]), edges, values)
+    assert (gains >= 0).all()
+    assert (gains <= fewer + 1e-12).all()
