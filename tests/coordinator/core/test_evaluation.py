@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core import effects as fx
@@ -249,6 +250,7 @@ def test_all_that_the_edges_see_are_enough_volunteers(edges: int) -> None:
     assert all(found.seconds < 1.0 for found in field.evaluated.values())
 
 
+@examples(max_examples=40)
 @given(
     played=st.lists(st.booleans(), max_size=30),
     rounds=st.integers(1, 4),

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core.observation import FRESH_S, Observation, Observed, merge_observations
@@ -83,6 +84,7 @@ def observed(seen: list[Observation], needs: frozenset[str]) -> Observed:
     )
 
 
+@examples(max_examples=50)
 @given(seen=answers(), needs=st.frozensets(st.sampled_from(NAMES)))
 def test_the_view_is_what_a_slow_dictionary_says(
     seen: list[Observation], needs: frozenset[str]

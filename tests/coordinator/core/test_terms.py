@@ -1,7 +1,7 @@
 """Where edges contradict each other, the newest that a client signed counts, as a slow one says."""
 
 import numpy as np
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core.observation import (
@@ -99,6 +99,7 @@ REPEATED: list[list[list[Row]]] = [
 """An edge repeats what a client has signed before, without the signature."""
 
 
+@settings(max_examples=40)
 @given(rounds())
 @example(REPEATED)
 def test_what_a_client_did_not_sign_does_not_count(said: list[list[list[Row]]]) -> None:

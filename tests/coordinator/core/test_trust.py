@@ -1,5 +1,7 @@
 """Trust in devices: who lies or does no work loses it, is ordered less, and can win it back."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,44 +9,21 @@ from fedagent_coordinator.core.trust import Trust, evidence
 from fedagent_coordinator.policies.adaptive import AdaptivePolicy
 from fedagent_coordinator.policies.base import Feedback, RoundView
 from fedagent_task.aggregation.alignment import COPIED, ELSEWHERE, OPPOSED
+from tests.fakes.rounds import column_view, ended
 
 CLIENTS = 10
 LIARS = 2
 
 
-def view(round_: int, trust: np.ndarray | None = None) -> RoundView:
+def view(round_: int) -> RoundView:
     """Return a round of ten devices at one edge, which can pay half of them."""
-    return RoundView(
-        round=round_,
-        pair_client=np.arange(CLIENTS, dtype=np.int32),
-        pair_edge=np.zeros(CLIENTS, np.int32),
-        pair_features=np.zeros((CLIENTS, 0), np.float32),
-        feature_names=(),
-        client_price=np.full(CLIENTS, 1_000_000),
-        client_available=np.ones(CLIENTS, np.bool_),
-        edge_budget=np.array([5_000_000]),
-        trust=trust,
-    )
+    return column_view(round_, price=[1] * CLIENTS, budget=5)
 
 
 def feedback(seen: RoundView, pairs: np.ndarray, believed: np.ndarray) -> Feedback:
-    n, seconds = len(pairs), np.full(len(pairs), 0.1)
-    return Feedback(
-        view=seen,
-        pairs=pairs,
-        X=np.ones(n, np.bool_),
-        used=np.ones(n, np.bool_),
-        void=np.zeros(n, np.bool_),
-        censored=np.zeros(n, np.bool_),
-        tau_s=seconds,
-        dt_s=seconds,
-        lc_s=seconds,
-        ut_s=seconds,
-        arrivals=np.zeros(n, np.int64),
-        num_samples=np.full(n, 10),
-        seconds_per_iteration=seconds,
-        evidence=believed,
-    )
+    n = len(pairs)
+    told = ended(seen, pairs.tolist(), tau_s=[0.1] * n)
+    return replace(told, num_samples=np.full(n, 10), evidence=believed)
 
 
 def believed(norms: list[float], **given: object) -> list[float]:

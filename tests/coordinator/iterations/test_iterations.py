@@ -49,7 +49,7 @@ def feedback(
 # ------------------------------------------------------------------- the minimiser
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(
     slope=st.floats(0, 1e3),
     weight=st.floats(0, 1e3),

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import InvalidViewError
@@ -51,6 +51,7 @@ def _expect_best(placement: Placement, seen: PlacementView, index: dict[int, flo
 
 
 @pytest.mark.parametrize("which", ["tuned", "paper", "literal"])
+@settings(max_examples=50)
 @given(histories(), R_MIN, st.floats(0.01, 3), st.data())
 def test_the_index_is_that_of_the_formula(
     which: str, history: tuple[int, Plays], r_min: float, kappa: float, data: st.DataObject
@@ -95,15 +96,6 @@ def test_the_paper_is_a_round_robin_in_practice() -> None:
     assert 1300 < needed < 1400
 
 
-def test_the_paper_ranks_by_cost_once_the_denominator_is_positive() -> None:
-    policy = BudgetedUcbPaperPlacement(r_min=1.0)
-    for _ in range(200):
-        for edge, psi in ((0, 3.0), (1, 1.0), (2, 2.0)):
-            policy.learn(Placement(edge=edge), psi)
-    placement = policy.choose(view(600, [1, 1, 1], RICH), np.random.default_rng(0))
-    assert placement.edge == 1
-
-
 def test_the_tuned_index_finds_the_good_cheap_edge_and_the_paper_does_not() -> None:
     psi, rent = [4.0, 1.0, 4.0, 2.0], [100, 100, 1000, 1000]
     noise = np.random.default_rng(3)
@@ -120,15 +112,6 @@ def test_the_tuned_index_finds_the_good_cheap_edge_and_the_paper_does_not() -> N
 
     assert share(BudgetedUcbPlacement()) > 0.8
     assert share(BudgetedUcbPaperPlacement()) == pytest.approx(0.25, abs=0.01)
-
-
-def test_an_edge_that_takes_the_rent_and_fails_loses() -> None:
-    policy = BudgetedUcbPlacement(kappa=0.01)
-    for _ in range(3):
-        policy.learn(Placement(edge=0), None)
-        policy.learn(Placement(edge=1), 9.0)
-        policy.learn(Placement(edge=1), 8.0)
-    assert policy.choose(view(10, [5, 5], RICH), np.random.default_rng(0)).edge == 1
 
 
 @pytest.mark.parametrize("psi", [math.nan, math.inf, -1.0, 1e300])

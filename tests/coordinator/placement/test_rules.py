@@ -20,7 +20,6 @@ from fedagent_coordinator.placement.base import (
 from fedagent_coordinator.placement.budgeted_ucb import (
     BudgetedUcbPaperPlacement,
     BudgetedUcbPlacement,
-    EdgeHistory,
 )
 
 from .world import Run, play, view
@@ -74,6 +73,7 @@ def steady(name: str, rent: list[int], *, budget: int, rounds: int, seed: int = 
 
 
 @pytest.mark.parametrize("name", ALL)
+@settings(max_examples=40)
 @given(seed=SEEDS)
 def test_never_over_budget_only_live_edges_and_the_stop_is_exact(name: str, seed: int) -> None:
     def check(seen: PlacementView, placement: Placement) -> None:
@@ -119,18 +119,6 @@ def test_a_restored_policy_continues_bit_equal(name: str, seed: int, cut: int) -
         assert column.tobytes() == fresh.state()[key].tobytes()
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_choosing_changes_no_state_and_states_are_copies(name: str) -> None:
-    policy = ALL[name]()
-    play(policy, churn(1, 4), noisy(1), budget=10**9, rounds=30)
-    before = policy.state()
-    policy.choose(churn(1, 4)(40, 10**9), np.random.default_rng(0))
-    for column in policy.state().values():
-        column.fill(0)
-    for key, column in before.items():
-        assert column.tobytes() == policy.state()[key].tobytes()
-
-
 @pytest.mark.parametrize("name", CHOOSERS)
 def test_training_stops_when_the_cheapest_rent_is_one_credit_too_much(name: str) -> None:
     policy = CHOOSERS[name]()
@@ -145,6 +133,7 @@ def test_training_stops_when_the_cheapest_rent_is_one_credit_too_much(name: str)
 
 
 @pytest.mark.parametrize("name", BANDITS)
+@settings(max_examples=40)
 @given(seed=SEEDS, rent=st.lists(st.integers(1, 100), min_size=1, max_size=8))
 def test_every_edge_is_tried_once_if_a_quarter_pays_for_it(
     name: str, seed: int, rent: list[int]
@@ -154,6 +143,7 @@ def test_every_edge_is_tried_once_if_a_quarter_pays_for_it(
 
 
 @pytest.mark.parametrize("name", BANDITS)
+@settings(max_examples=40)
 @given(seed=SEEDS, rent=st.lists(st.integers(50, 100), min_size=4, max_size=8))
 def test_otherwise_a_random_subset_starts_within_a_quarter(
     name: str, seed: int, rent: list[int]
@@ -169,15 +159,12 @@ def test_otherwise_a_random_subset_starts_within_a_quarter(
 
 
 @pytest.mark.parametrize("name", BANDITS)
-def test_if_a_quarter_pays_for_none_the_cheapest_starts(name: str) -> None:
+def test_an_untried_edge_replaces_tried_ones_that_are_away_and_the_cheapest_starts(
+    name: str,
+) -> None:
     policy = BANDITS[name]()
     placement = policy.choose(view(1, [70, 60, 80], 100), np.random.default_rng(0))
     assert placement == Placement(edge=1, rent_micro=60)
-
-
-@pytest.mark.parametrize("name", BANDITS)
-def test_an_untried_edge_replaces_tried_ones_that_are_away(name: str) -> None:
-    policy = BANDITS[name]()
     policy.learn(Placement(edge=0, rent_micro=50), 1.0)
     both = policy.choose(view(2, [50, 50], 50), np.random.default_rng(0))
     assert both.edge == 0
@@ -204,26 +191,12 @@ def test_baselines_rank_by_what_they_say() -> None:
 def test_contradictions_are_refused() -> None:
     with pytest.raises(InvalidViewError, match="edge_rent"):
         view(1, [-1], 5)
-    with pytest.raises(InvalidViewError, match="edge_transfer_s"):
-        view(1, [1, 2], 5, transfer=[1.0])
-    with pytest.raises(InvalidViewError, match="round"):
-        view(0, [1], 5)
-    with pytest.raises(InvalidViewError, match="exhausted"):
-        Placement(edge=1, exhausted=True)
     with pytest.raises(InvalidViewError, match="rent_micro"):
         Placement(rent_micro=3)
     policy = BudgetedUcbPlacement()
     policy.learn(Placement(edge=4), 1.0)
     with pytest.raises(InvalidViewError, match="edge_live"):
         policy.choose(view(2, [1], 5), np.random.default_rng(0))
-
-
-def test_a_round_at_the_coordinator_teaches_nothing() -> None:
-    history = EdgeHistory()
-    history.add(Placement(), 5.0)
-    history.add(Placement(exhausted=True), None)
-    assert len(history.plays) == 0
-    assert history.paid.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("name", BANDITS)

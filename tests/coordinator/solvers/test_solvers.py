@@ -169,6 +169,8 @@ def test_limits_of_time_and_gap_leave_a_solution_and_its_bound() -> None:
         assert is_feasible(problem, solution.pairs.tolist())
         assert solution.value >= DensitySolver().solve(problem).value
         assert solution.bound is not None
+        assert solution.value <= solution.bound + 1e-9
+    assert solution.bound is not None
     assert solution.value <= best + 1e-9 <= solution.bound + 2e-9
     assert (solution.bound - solution.value) / solution.value <= 0.3 + 1e-6
 
