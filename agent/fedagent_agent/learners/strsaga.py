@@ -79,7 +79,7 @@ class StrSaga(Forgetful):
         self._base: Tensors = model.init(0)
         self._lost = 0
         if self._loops:
-            warm_up(self._loops, ratings=model.spec.kind == "mf")
+            warm_up(self._loops, ratings=model.spec.kind == "mf", many=model.spec.outputs > 1)
         self._table = self._table_for(sparse=False)
 
     @property
@@ -158,11 +158,13 @@ def create_table(spec: ModelSpec, rate: float, loops: SagaLoops | None, *, spars
 
 
 @functools.cache
-def warm_up(loops: SagaLoops, *, ratings: bool) -> None:
+def warm_up(loops: SagaLoops, *, ratings: bool, many: bool) -> None:
     """Compile what a model needs, so that no training waits for it."""
-    spec = ModelSpec(kind="logistic", features=1)
+    spec = ModelSpec(kind="softmax", features=1, classes=2)
     if ratings:
         spec = ModelSpec(kind="mf", features=2, users=1, items=1, rank=1)
+    elif not many:
+        spec = ModelSpec(kind="logistic", features=1)
     for sparse in (False,) if ratings else (False, True):
         table, book = create_table(spec, 0.1, loops, sparse=sparse), Book(1, loops)
         book.offer(1)
@@ -216,8 +218,8 @@ def compile_all() -> None:
         loops = None if is_ready() else compiled()
         if loops is None:
             return
-        for ratings in (False, True):
-            warm_up(loops, ratings=ratings)
+        for ratings, many in ((False, False), (False, True), (True, False)):
+            warm_up(loops, ratings=ratings, many=many)
         part = _folder() / f"fedagent-strsaga.{os.getpid()}"
         part.write_text(_what(), encoding="ascii")
         part.replace(_folder() / "fedagent-strsaga.ready")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .strsaga_loops import Counts, Numbers, SagaLoops, plan
+from .strsaga_loops import Counts, SagaLoops, plan
 
 _GROWTH = 1.5
 _ITERATIONS, _WAITING, _SIZE, _SEEN, _REFUSED = range(5)
@@ -17,9 +17,9 @@ class Moves:
     """What each of some iterations does; -1 is nothing."""
 
     stored: int  # size of the set before them
-    source: Numbers  # place in the buffer of the sample that moves to the set
-    slot: Numbers  # where in the set it goes; an occupied slot loses what it had
-    draw: Numbers  # slot of the sample that the iteration steps on
+    source: Counts | list[int]  # place in the buffer of the sample that moves to the set
+    slot: Counts | list[int]  # where in the set it goes; an occupied slot loses what it had
+    draw: Counts | list[int]  # slot of the sample that the iteration steps on
 
     @property
     def steps(self) -> int:

@@ -1,8 +1,8 @@
 """The inner loops of strSAGA one number at a time, compiled by numba where it is there.
 
-Everything that a compiled loop calls stands in this file, because numba looks only at one file to
-tell whether what it has kept on disk is still true. Without numba `residual`, `plan` and `factors`
-are called as they are. Arrays are those of `strsaga_dense`, `strsaga_sparse` and
+Everything that a compiled loop calls stands in this file, because numba looks only at
+one file to tell whether what it has kept on disk is still true. `scalar` and `plan` serve
+the numpy path too. Arrays are those of `strsaga_dense`, `strsaga_sparse` and
 `strsaga_factors`; `k` counts iterations, `o` outputs of the model.
 """
 
@@ -24,8 +24,7 @@ Columns = npt.NDArray[np.int32]
 
 How = tuple[int, float, float, int]
 """Loss, step size, what a step leaves of the weights, size of the set."""
-Numbers = Counts | list[int]
-Plan = tuple[Numbers, Numbers, Numbers]
+Plan = tuple[Counts, Counts, Counts]
 """Source, slot and draw of each iteration, see `plan`."""
 DenseBuffer = tuple[Singles, Doubles]
 """Rows and labels that wait."""
@@ -41,14 +40,18 @@ SparseSet = tuple[Counts, Columns, Doubles, Doubles]
 SQUARED, LOGISTIC, SQUARED_HINGE, HINGE, SOFTMAX = range(5)
 """Codes of the losses."""
 
+_LARGE = 1e200
+
 
 @dataclass(frozen=True, slots=True)
 class SagaLoops:
     """Compiled loops, with the signatures of the functions of these names."""
 
     plan: Callable[..., None]
-    dense: Callable[..., float]
-    sparse: Callable[..., float]
+    dense_one: Callable[..., float]
+    dense_many: Callable[..., float]
+    sparse_one: Callable[..., float]
+    sparse_many: Callable[..., float]
     factors: Callable[..., float]
 
 
@@ -73,37 +76,34 @@ def compiled() -> SagaLoops | None:
         except RuntimeError:  # nowhere to keep it
             return numba.njit(loop, nogil=True, fastmath=free)  # type: ignore[no-any-return] # numba is untyped
 
-    loops = (plan, dense, sparse, factors)
+    loops = (plan, dense_one, dense_many, sparse_one, sparse_many, factors)
     return SagaLoops(*map(ready, loops))  # type: ignore[arg-type] # one signature each
 
 
-def scalar(loss: int, z: float, target: float) -> tuple[float, float]:
-    """Return d loss / d z, and the loss. Hinges take targets -1 and +1."""
+def scalar(loss: int, z: float, target: float) -> tuple[float, float, float]:
+    """Return d loss / d z, and two numbers: the loss is the first plus the second's logarithm.
+
+    So a sum of losses takes one logarithm of a product. Hinges take targets -1 and +1.
+    """
     if loss == LOGISTIC:
         tail = math.exp(-abs(z))
         top = tail if z < 0.0 else 1.0
-        return top / (1.0 + tail) - target, max(z, 0.0) - target * z + math.log1p(tail)
+        return top / (1.0 + tail) - target, max(z, 0.0) - target * z, 1.0 + tail
     if loss == SQUARED:
         error = z - target
-        return error, 0.5 * error * error
+        return error, 0.5 * error * error, 1.0
     slack = 1.0 - target * z
     if slack <= 0.0:
-        return 0.0, 0.0
+        return 0.0, 0.0, 1.0
     if loss == HINGE:
-        return -target, slack
-    return -2.0 * target * slack, slack * slack
+        return -target, slack, 1.0
+    return -2.0 * target * slack, slack * slack, 1.0
 
 
 def residual(loss: int, z: Doubles, y: float) -> float:
-    """Turn the scores of a model's outputs into d loss / d scores; return the loss.
-
-    A hinge of several classes has a target for each of them.
-    """
+    """Turn the scores of a softmax or of hinges into d loss / d scores; return the loss."""
     outputs = len(z)
     total = 0.0
-    if outputs == 1:
-        z[0], total = scalar(loss, z[0], y)
-        return total
     if loss == SOFTMAX:
         top = z[0]
         for o in range(1, outputs):
@@ -117,7 +117,7 @@ def residual(loss: int, z: Doubles, y: float) -> float:
         z[int(y)] -= 1.0
         return float(math.log(total) - true)
     for o in range(outputs):
-        z[o], each = scalar(loss, z[o], 1.0 if int(y) == o else -1.0)
+        z[o], each, _ = scalar(loss, z[o], 1.0 if int(y) == o else -1.0)
         total += each
     return total
 
@@ -186,7 +186,43 @@ def store_dense(
     delta[slot, :] = 0.0
 
 
-def dense(
+def dense_one(
+    how: How, moves: Plan, buffer: DenseBuffer, kept: DenseSet, w: Doubles, g: Doubles
+) -> float:
+    """Do the planned iterations on dense rows, one output; return the sum of the losses."""
+    loss, rate, decay, n = how
+    source, slot, draw = moves
+    x, y, delta = kept
+    width, weights, sums, own = x.shape[1], w[0], g[0], delta[:, 0]
+    total, product = 0.0, 1.0
+    for k in range(len(draw)):
+        if slot[k] >= 0:
+            store_dense(slot[k] < n, source[k], slot[k], buffer, kept, g)
+            n = max(n, slot[k] + 1)
+        i = draw[k]
+        if i < 0:
+            continue
+        reach = 0.0
+        for j in range(width):
+            reach += weights[j] * x[i, j]
+        sigma, each, factor = scalar(loss, reach + weights[width], y[i])
+        total += each
+        product *= factor
+        if product > _LARGE:
+            total += math.log(product)
+            product = 1.0
+        change = sigma - own[i]
+        own[i] = sigma
+        share, down = rate / n, rate * change
+        for j in range(width):
+            weights[j] = decay * weights[j] - share * sums[j] - down * x[i, j]
+            sums[j] += change * x[i, j]
+        weights[width] -= share * sums[width] + down
+        sums[width] += change
+    return total + math.log(product)
+
+
+def dense_many(
     how: How, moves: Plan, buffer: DenseBuffer, kept: DenseSet, w: Doubles, g: Doubles
 ) -> float:
     """Do the planned iterations on dense rows; return the sum of the losses."""
@@ -248,7 +284,56 @@ def store_sparse(
     delta[slot, :] = 0.0
 
 
-def sparse(
+def sparse_one(
+    how: How,
+    moves: Plan,
+    rows: SparseRows,
+    buffer: SparseBuffer,
+    kept: SparseSet,
+    table: Doubles,
+    bias: Doubles,
+    clock: Doubles,
+) -> float:
+    """Do the planned iterations on sparse rows, one output; return the sum of the losses."""
+    loss, rate, decay, n = how
+    source, slot, draw = moves
+    columns, values = rows
+    start, length, y, delta = kept
+    due, scale, own = clock[0], clock[1], delta[:, 0]
+    total, product = 0.0, 1.0
+    for k in range(len(draw)):
+        if slot[k] >= 0:
+            store_sparse(slot[k] < n, source[k], slot[k], due, rows, buffer, kept, table, bias)
+            n = max(n, slot[k] + 1)
+        i = draw[k]
+        if i < 0:
+            continue
+        where, value = columns[start[i] : start[i] + length[i]], values[start[i] :]
+        reach, back = 0.0, 0.0
+        for p in range(len(where)):
+            reach += table[where[p], 0] * value[p]
+            back += table[where[p], 1] * value[p]
+        sigma, each, factor = scalar(loss, scale * (reach - due * back) + bias[0, 0], y[i])
+        total += each
+        product *= factor
+        if product > _LARGE:
+            total += math.log(product)
+            product = 1.0
+        change = sigma - own[i]
+        own[i] = sigma
+        scale *= decay
+        due += rate / (n * scale)
+        down = change * (due - rate / scale)
+        for p in range(len(where)):
+            table[where[p], 0] += down * value[p]
+            table[where[p], 1] += change * value[p]
+        bias[0, 0] -= rate * (change + bias[1, 0] / n)
+        bias[1, 0] += change
+    clock[0], clock[1] = due, scale
+    return total + math.log(product)
+
+
+def sparse_many(
     how: How,
     moves: Plan,
     rows: SparseRows,
@@ -324,8 +409,13 @@ def factors(
     source, slot, draw = moves
     size = users.shape[1] // 2
     rank = size - 1
-    due, total = clock[0], 0.0
+    due, total, ahead = clock[0], 0.0, 0.0
     for k in range(len(draw)):
+        if k + 1 < len(draw):
+            # Fetch the next sample while this one is worked on: the set outgrows the caches.
+            coming = draw[k + 1]
+            for f in range(0, 2 * size, 8):
+                ahead += kept[coming, f]
         s = slot[k]
         if s >= 0:
             if s == n:
@@ -364,5 +454,5 @@ def factors(
         v[size + rank] += change
         mean[0] -= rate * (change + mean[1] / n)
         mean[1] += change
-    clock[0] = due
+    clock[0], clock[1] = due, ahead
     return total

@@ -9,6 +9,7 @@ penalty the weights are a scale times that, and what is due is divided by the sc
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,8 @@ from fedagent_task.models import Inputs, Labels
 from fedagent_task.models.base import Csr
 
 from .strsaga_book import Moves
-from .strsaga_dense import Step, grown, signed
-from .strsaga_loops import residual
+from .strsaga_dense import Step, cells, grown, residuals, signed
+from .strsaga_loops import scalar
 
 Doubles = npt.NDArray[np.float64]
 
@@ -38,7 +39,9 @@ class SparseTable:
         self._loss, self._rate, self._loops = step.loss, step.rate, step.loops
         self._decay, outputs, width = 1.0 - step.rate * step.l2, step.outputs, step.width
         self._outputs = outputs
-        self._table = np.zeros((width, 2 * outputs))
+        # Numpy takes whole columns at some rows, a compiled loop row after row.
+        order: Literal["C", "F"] = "C" if self._loops else "F"
+        self._table = np.zeros((width, 2 * outputs), order=order)
         self._bias = np.zeros((2, outputs))
         self._clock = np.array([0.0, 1.0])
         self._columns, self._values = np.empty(0, np.int32), np.empty(0, np.float32)
@@ -88,7 +91,8 @@ class SparseTable:
     def advance(self, moves: Moves) -> float:
         """Do some iterations; return the sum of the losses before each step."""
         if self._loops:
-            total = self._loops.sparse(
+            loop = self._loops.sparse_one if self._outputs == 1 else self._loops.sparse_many
+            total = loop(
                 (self._loss, self._rate, self._decay, moves.stored),
                 (moves.source, moves.slot, moves.draw),
                 (self._columns, self._values),
@@ -99,7 +103,7 @@ class SparseTable:
                 self._clock,
             )
         else:
-            total = self._steps(moves)
+            total = self._one(moves) if self._outputs == 1 else self._many(moves)
         self._stored = max(moves.stored, 1 + int(max(moves.slot, default=-1)))
         self._iterations += len(moves.draw)
         if self._iterations >= FLUSH_AFTER or self._clock[1] < _MIN_SCALE:
@@ -118,7 +122,38 @@ class SparseTable:
         self._clock[:] = 0.0, 1.0
         self._iterations = 0
 
-    def _steps(self, moves: Moves) -> float:
+    def _one(self, moves: Moves) -> float:
+        loss, rate, decay, n, total = self._loss, self._rate, self._decay, moves.stored, 0.0
+        weights, sums = self._table[:, 0], self._table[:, 1]
+        bias, bias_sum = self._bias[:, 0].tolist()
+        due, scale = self._clock.tolist()
+        y, delta = cells(self._y), cells(self._delta.reshape(-1))
+        for source, slot, i in zip(moves.source, moves.slot, moves.draw, strict=True):
+            if slot >= 0:
+                bias_sum -= delta[slot] if slot < n else 0.0
+                n = self._store(n, source, slot, due)
+            if i < 0:
+                continue
+            at, value = self._row(i)
+            w, g = weights[at], sums[at]
+            z = scale * float(value.dot(w) - due * value.dot(g)) + bias
+            sigma, each, factor = scalar(loss, z, y[i])
+            total += each + math.log(factor)
+            change = sigma - delta[i]
+            delta[i] = sigma
+            scale *= decay
+            due += rate / (n * scale)
+            value *= change
+            g += value
+            value *= due - rate / scale
+            w += value
+            weights[at], sums[at] = w, g
+            bias -= rate * (change + bias_sum / n)
+            bias_sum += change
+        self._clock[:], self._bias[:, 0] = (due, scale), (bias, bias_sum)
+        return total
+
+    def _many(self, moves: Moves) -> float:
         k, rate, n, total = self._outputs, self._rate, moves.stored, 0.0
         bias, decay = self._bias, self._decay
         due, scale = self._clock.tolist()
@@ -132,7 +167,7 @@ class SparseTable:
             rows = self._table[at]
             reach = value.dot(rows)
             sigma = scale * (reach[:k] - due * reach[k:]) + bias[0]
-            total += residual(self._loss, sigma, self._y[i])
+            total += residuals(self._loss, sigma, self._y[i])
             change = sigma - self._delta[i]
             self._delta[i] = sigma
             scale *= decay
