@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent import machine
 from fedagent_agent.availability import Condition, LimitsSettings, Power, check_limits
-from fedagent_agent.context import Context, ask_host, metered_of, power_of
+from fedagent_agent.context import Context, ask_host, metered_of
 from fedagent_agent.machine import MachineProbe
 
 PI = "devices/platform/soc/soc:firmware/get_throttled"
@@ -114,6 +114,7 @@ def test_the_reason_reaches_the_report(tmp_path: Path, monkeypatch: pytest.Monke
     assert (readings.battery, readings.temperature_c) == (0.12, 51.2)
 
 
+@settings(max_examples=40)
 @given(st.floats(0, 1), st.integers(5, 99), st.booleans())
 def test_who_objected_goes_on_until_it_is_better_by_a_margin(
     charge: float, percent: int, held: bool
@@ -155,12 +156,6 @@ GENERAL.METERED:unknown
 )
 def test_a_link_is_metered_if_no_connected_device_is_free(text: str, metered: bool | None) -> None:
     assert metered_of(text) is metered
-
-
-@given(st.text())
-def test_any_answer_is_read_or_not_known(text: str) -> None:
-    assert metered_of(text) in (True, False, None)
-    assert power_of(text) is None or isinstance(power_of(text), Power)
 
 
 def _program(folder: Path, name: str, script: str) -> None:

@@ -8,10 +8,8 @@ from fedagent_agent.availability import Condition
 from fedagent_agent.context import Context
 from fedagent_agent.core.device import (
     MICRO,
-    DeviceState,
     LinkQuality,
     PriceSettings,
-    Readings,
 )
 from fedagent_agent.machine import MachineProbe
 from fedagent_protocol.messages import MAX_MICRO
@@ -44,19 +42,6 @@ def test_what_others_use_is_not_available_and_what_we_use_is() -> None:
     assert context.read(10.0).compute == pytest.approx(3.0)
 
 
-def test_a_clock_that_is_throttled_gives_less() -> None:
-    context = Context(Scripted(look(0.0, frequency=0.5)))
-    assert context.read(0.0).compute == 2.0
-
-
-def test_the_load_is_smoothed() -> None:
-    context = Context(Scripted(look(0.0), look(0.0), look(20.0)))
-    context.read(0.0)
-    context.read(5.0)
-    # A full burst of five seconds moves it by five thirtieths only.
-    assert context.read(10.0).compute == pytest.approx(4 * (1 - 5 / 30), abs=1e-3)
-
-
 @given(
     st.floats(0, MAX_MICRO / MICRO),
     st.floats(0, MAX_MICRO / MICRO),
@@ -68,16 +53,6 @@ def test_the_price_never_falls_with_more_compute(
 ) -> None:
     price = PriceSettings(base=base, per_compute=factor)
     assert price.micro(min(one, other)) <= price.micro(max(one, other)) <= MAX_MICRO
-
-
-def test_small_noise_of_small_numbers_is_no_change() -> None:
-    own = DeviceState(PriceSettings(), readings=Readings(compute=1.0))
-    link = LinkQuality(rtt_s=0.0004)
-    said = own.context_report(link, run="", seq=1)
-    link.rtt_s = 0.0009
-    assert not own.differs(link, said)
-    link.rtt_s = 0.05
-    assert own.differs(link, said)
 
 
 def test_measurements_are_smoothed_and_bounded() -> None:

@@ -27,7 +27,7 @@ def heal(edge: HandEdge, round_: int, name: str = EDGE) -> None:
     edge.say(m.Welcome(edge=name, run=RUN, round=round_), edge=name)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(said, max_size=6))
 @example([order_of(IDLE, LAST, MODEL, 4096)])
 @example([order_of(IDLE, m.MAX_ROUNDS_AHEAD, MODEL, 4096), order_of(IDLE, LAST, MODEL, 4096)])

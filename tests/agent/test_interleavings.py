@@ -310,5 +310,5 @@ class UnderFire(RuleBasedStateMachine):
         assert due is None or due > now
 
 
-UnderFire.TestCase.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+UnderFire.TestCase.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)
 TestUnderFire = UnderFire.TestCase

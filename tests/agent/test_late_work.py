@@ -114,21 +114,6 @@ def test_an_update_hurries_the_link_only_while_its_edge_is_in_sight(edge: HandEd
     assert edge.core.urgent()
 
 
-def test_it_goes_on_after_a_restart(edge: HandEdge) -> None:
-    uploading(edge)
-    edge.say(closed(1))
-    edge.order(2, NEW, **BEGUN)
-    edge.say(closed(2))
-    edge.restart(EDGE)
-    edge.say(closed(2))  # what the edge answers to its offer
-    edge.order(3, NEW, **BEGUN)
-    offer = edge.said(m.UpdateOffer)[-1]
-    assert (offer.round, offer.made_in) == (3, 1)
-    edge.say(m.Need(run=RUN, round=3, digest=offer.digest, ranges=((3, 4),)))
-    assert edge.said(m.Chunk)[-1].data == BODY[3 * PIECE :]
-    assert len(list((edge.directory / "outbox").glob("*.update"))) <= 1
-
-
 @pytest.mark.parametrize("begin", [downloading, uploading])
 def test_who_is_not_asked_for_the_rest_begins_anew(edge: HandEdge, begin: object) -> None:
     assert callable(begin)

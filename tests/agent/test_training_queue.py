@@ -11,7 +11,6 @@ from fedagent_protocol import messages as m
 from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.hand_edge import EDGE, REAL, RUN, HandEdge, digest_of, joined, model_of
 
-RUN_B = "2" * 32
 MODEL = model_of(3000)
 
 
@@ -156,12 +155,6 @@ def test_a_task_that_nobody_understands_is_a_misfit(edge: HandEdge) -> None:
     edge.order(1, MODEL, task=digest_of(body))
     edge.say(m.TaskBody(run=RUN, digest=digest_of(body), body=body))
     assert reasons(edge) == [(1, m.DeclineReason.SCHEMA)]
-
-
-def test_a_model_that_is_no_float32_tensors_cannot_be_idled_on(edge: HandEdge) -> None:
-    model = (10**9).to_bytes(8, "little") + b"x" * 100
-    edge.serve(edge.order(1, model), model)
-    assert reasons(edge) == [(1, m.DeclineReason.ERROR)]
 
 
 def test_a_slow_device_takes_its_extra_seconds(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from fedagent_agent.core.tasks import AGAIN_S, REFUSED_S
+from fedagent_agent.core.tasks import REFUSED_S
 from fedagent_agent.core.vouching import HINTS, UNASSIGNED
 from fedagent_agent.site import LONGEST_S, SiteVoucher
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
@@ -245,18 +245,6 @@ def test_a_task_that_an_edge_names_is_opened_only_with_the_coordinator_s_word(si
     assert len(site.edge.said(m.TaskNeed)) == 2
 
 
-def test_a_word_that_got_lost_is_asked_for_again_when_the_order_is_repeated(site: Site) -> None:
-    order = order_of(REAL, 1, MODEL, CHUNK)
-    order = structs.replace(order, assigned=site.assigned(order))
-    for _ in range(2):
-        site.edge.say(order)
-        assert len(site.edge.said(m.TaskNeed)) == 1
-    site.edge.now += AGAIN_S + 0.1
-    site.say(order, REAL, site.word(REAL))
-    assert len(site.edge.said(m.TaskNeed)) == 2
-    assert len(site.edge.jobs(Train)) == 1
-
-
 def signers(site: Site) -> dict[str, m.TaskClaim]:
     """Return a word that is refused, by why it is."""
 
@@ -322,22 +310,3 @@ def test_an_edge_takes_no_device_away_from_another(site: Site) -> None:
     site.order(2, REAL, None)
     assert [offer.round for offer in site.edge.said(m.UpdateOffer)] == [1]
     assert [job.round for job in site.edge.jobs(Train)] == [1, 2]
-
-
-def test_an_old_order_said_again_ends_no_later_work_of_another_edge(site: Site) -> None:
-    """It was assigned to that edge, which now says that it is at an earlier round."""
-    site.order(9, REAL, site.word(REAL))
-    site.edge.say(m.Welcome(run=RUN, round=1, edge=OTHER), edge=OTHER)
-    site.order(3, REAL, None, edge=OTHER)
-    refused = [(said.round, said.reason) for said in site.edge.said(m.Decline)]
-    assert refused == [(3, m.DeclineReason.BUSY)]
-    site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
-    assert [offer.round for offer in site.edge.said(m.UpdateOffer)] == [9]
-
-
-def test_an_assignment_to_another_edge_is_none(site: Site) -> None:
-    lie = site.assigned(order_of(REAL, 1, MODEL, CHUNK), edge=OTHER)
-    site.order(1, REAL, site.word(REAL), assigned=lie)
-    assert not site.edge.jobs(Train)
-    site.order(1, REAL, None)
-    assert [job.round for job in site.edge.jobs(Train)] == [1]

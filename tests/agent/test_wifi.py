@@ -1,7 +1,6 @@
 """The Wi-Fi as its driver tells it, from recorded words and bytes; none, broken, and old ones."""
 
 import math
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -60,33 +59,6 @@ def test_a_station_is_signal_rate_and_width(
     device = Said({"NL80211_ATTR_IFNAME": "wlan0", "NL80211_ATTR_CHANNEL_WIDTH": width})
     radio = radio_of(device, [station(info)])
     assert (radio.signal_dbm, radio.link_bps, radio.bandwidth_hz) == expected
-
-
-def nla(kind: int, payload: bytes) -> bytes:
-    """Return an attribute as the kernel lays it out, padded to four bytes."""
-    head = struct.pack("=HH", 4 + len(payload), kind)
-    return head + payload + bytes(-len(payload) % 4)
-
-
-def test_the_bytes_of_the_kernel_are_read_through_the_library() -> None:
-    nl80211 = pytest.importorskip("pyroute2.netlink.nl80211")
-
-    def message(command: int, attributes: bytes) -> Said:
-        body = struct.pack("=BBH", command, 1, 0) + attributes
-        head = struct.pack("=IHHII", 16 + len(body), 28, 2, 1, 1)
-        found = nl80211.nl80211cmd(head + body)
-        found.decode()
-        return found  # type: ignore[no-any-return]  # the library has no types
-
-    # By linux/nl80211.h: IFINDEX 3, IFNAME 4, STA_INFO 21, CHANNEL_WIDTH 159.
-    rate = nla(1, struct.pack("=H", 1733)) + nla(5, struct.pack("=I", 1733)) + nla(3, b"")
-    info = nla(7, struct.pack("b", -56)) + nla(13, struct.pack("b", -58)) + nla(8, rate)
-    named = nla(3, struct.pack("=I", 3)) + nla(4, b"wlan0\0")
-    device = message(7, named + nla(159, struct.pack("=I", 2)))
-    heard = message(19, nla(3, struct.pack("=I", 3)) + nla(21, info))
-    expected = Radio(interface="wlan0", signal_dbm=-58, link_bps=173.3e6, bandwidth_hz=40e6)
-    assert radio_of(device, [heard]) == expected
-    assert str(expected) == "wlan0: -58 dBm, 173 Mbit/s, 40 MHz"
 
 
 def test_the_radio_counts_only_where_traffic_goes_through_it() -> None:

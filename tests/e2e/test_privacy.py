@@ -71,7 +71,7 @@ def leaks(where: dict[str, bytes]) -> list[str]:
     """Return where a sample or an unreadable line is; four bytes may be any number by chance."""
     search, text = Search(), CANARY.encode()
     for value in ROW:
-        search.add(value, "a sample")
+        search.add(value, str(value))
     coded = [base64.b64encode(b"x" * shift + text)[4:-4] for shift in range(3)]
     words = [text, text.hex().encode(), text.hex().upper().encode(), *coded]
     return [
@@ -79,7 +79,7 @@ def leaks(where: dict[str, bytes]) -> list[str]:
         for name, data in where.items()
         for part in unpacked(data)
         if any(word in part for word in words)
-        or len({leak.canary.value for leak in search.look(name, part)}) > 1
+        or len({leak.what for leak in search.look(name, part)}) > 1
         or search.look(name, part, short=False)
     ]
 

@@ -10,19 +10,22 @@ import numpy.typing as npt
 import pytest
 
 from fedagent_agent.learners import Learner, Tensors, create
+from fedagent_agent.learners.base import UserCodeError
+from fedagent_agent.learners.user import UserLearner, create_held
 from fedagent_agent.trainer.frames import Open, Opened, Refused, Train, Trained
 from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import encode_tensors
-from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import create as create_model
 from fedagent_task.program import encode_program
 from fedagent_task.recipe.spec import AggregationSpec, DataSpec, LearnerSpec, TaskSpec
 from fedagent_task.recipe.text import task_bytes
 from fedagent_task.task_file import TaskFile, task_of_program
+from tests.fakes.graph_tasks import dense_task
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from fedagent_task.program.export import TaskSource, build  # noqa: E402 - torch comes with it
+from fedagent_agent.learners.torch_steps import HeldInTorch  # noqa: E402 - torch comes with it
+from fedagent_task.program.export import TaskSource, build  # noqa: E402 - the same
 
 nn = torch.nn
 FORMS: tuple[dict[str, object], ...] = (
@@ -102,21 +105,6 @@ def test_an_update_is_what_plain_torch_makes_of_the_same_batches(form: dict[str,
         np.testing.assert_allclose(update[name], expected, atol=1e-5)
 
 
-def test_dropout_is_of_the_learners_seed() -> None:
-    task, updates = _task(_module(dropout=0.5)), []
-    for _ in range(2):
-        learner = _learner(task)
-        learner.absorb(*_samples())
-        for _round in range(2):
-            torch.rand(7)  # what else draws in the process changes nothing
-            learner.absorb(*_samples())
-            learner.begin(task.first)
-            learner.step(3)
-            updates.append(learner.update()["0.weight"].tobytes())
-    assert updates[:2] == updates[2:]
-    assert updates[0] != updates[1]
-
-
 def test_local_tensors_stay_and_are_kept() -> None:
     task = _task(_module(), local=["norms"])
     learner = _learner(task)
@@ -180,11 +168,33 @@ def test_a_trainer_trains_a_graph_from_files(tmp_path: Path) -> None:
     trainer.close()
 
 
-def test_a_graph_without_torch_is_refused_with_the_mend(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    task = _task(_module())
-    monkeypatch.setattr("fedagent_agent.learners.steps.find_spec", lambda _name: None)
-    with pytest.raises(TaskFormatError, match="fedagent doctor") as caught:
-        _learner(task)
-    assert caught.value.key == "model.kind"
+def _loop(model: Any, batches: Any, ctx: Any) -> None:
+    """Somebody's training code."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=ctx.rate)
+    for batch in batches:
+        assert model(*batch[0]).shape[0] == len(batch[1])
+        loss = model.loss(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def test_a_packages_loop_trains_a_graph_and_writes_to_no_frozen_tensor() -> None:
+    task, (x, y) = dense_task(frozen=True), _samples()
+    spec = LearnerSpec(name="bgd", batch=40, device="cpu")
+    model = create_model(task.model)
+    held = create_held(model, spec, once=dict(task.once), threads=1)
+    theirs = UserLearner(_loop, held, model, spec, np.random.default_rng(0))
+    x = np.tile(x, 8)
+    updates = []
+    for learner in (theirs, _learner(task, name="bgd", rate=spec.rate)):
+        learner.absorb(x, y)
+        learner.begin(task.first)
+        learner.step(1)
+        updates.append(learner.update())
+    for name, delta in updates[0].items():
+        np.testing.assert_allclose(delta, updates[1][name], atol=1e-6)
+    assert isinstance(held, HeldInTorch)
+    next(iter(held.view.buffers())).add_(1.0)
+    with pytest.raises(UserCodeError, match="frozen"):
+        theirs.update()

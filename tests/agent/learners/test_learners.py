@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.learners import NO_TRAINING, Learner, create, registry
-from fedagent_agent.learners.gradient_descent import Ring
 from fedagent_protocol.tensors import Manifest
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Model
@@ -112,18 +111,6 @@ def test_bgd_steps_on_the_whole_memory() -> None:
         np.testing.assert_allclose(tensor, -0.1 * slope[name], rtol=1e-5, atol=1e-7)
 
 
-def test_sparse_memory_keeps_the_newest() -> None:
-    ring = Ring(5, 4)
-    x, y = _samples(13)
-    for part in (slice(0, 3), slice(3, 6), slice(6, 13)):
-        ring.absorb(Csr.from_dense(x[part]), y[part])
-    assert (len(ring), ring.dropped) == (5, 2)
-    kept, labels = ring.rows(slice(0, 5))
-    assert isinstance(kept, Csr)
-    np.testing.assert_array_equal(kept.dense(), x[-5:])
-    np.testing.assert_array_equal(labels, y[-5:])
-
-
 @pytest.mark.parametrize("name", TRAINING)
 def test_without_samples_nothing_is_done(name: str) -> None:
     learner = _learner(name)
@@ -183,16 +170,6 @@ def test_sgd_uses_each_sample_once() -> None:
     assert learner.step(1).iterations == 0
     learner.begin(MODEL.init(0))
     assert learner.num_samples == 0
-
-
-def test_no_training_sends_a_new_number_every_round() -> None:
-    learner = _learner(NO_TRAINING)
-    assert learner.num_samples == 1
-    first, second = _round(learner), _round(learner)
-    assert first != second
-    learner.absorb(np.empty((9, 0), np.float32), np.zeros(9))
-    assert learner.num_samples == 9
-    assert all(abs(tensor).max() <= 1e-3 for tensor in learner.update().values())
 
 
 def test_strsaga_refuses_a_penalty_that_its_rate_cannot_bear() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_agent.learners import NO_TRAINING, create, instead_of, registry, steps
+from fedagent_agent.learners import create, instead_of, steps
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Mlp
 from fedagent_task.models import create as create_model
@@ -17,7 +17,6 @@ from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
 MLP = ModelSpec(kind="mlp", features=8, hidden=(12, 6), classes=3, l2=0.01)
 CNN = ModelSpec(kind="cnn", layout="fashion", features=17 * 18, image=(17, 18, 1), classes=3)
-TRAINING = [name for name in registry.names() if name not in (NO_TRAINING, "strsaga")]
 
 
 def _update(
@@ -33,7 +32,7 @@ def _update(
     return learner.update()
 
 
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(model=st.sampled_from([MLP, CNN]), seed=st.integers(0, 2**31))
 def test_torch_gives_the_gradient_that_numpy_gives(model: ModelSpec, seed: int) -> None:
     """In float64: no two roundings choose different sides of a rectifier or of a pool."""
@@ -52,28 +51,6 @@ def test_torch_gives_the_gradient_that_numpy_gives(model: ModelSpec, seed: int) 
     loss = TorchNetwork(model).loss(leaves, shared(x), torch.from_numpy(y))
     for tensor, slope in zip(leaves, torch.autograd.grad(loss, leaves.values()), strict=True):
         np.testing.assert_allclose(slope, slopes[tensor], rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("seed", [1])
-@pytest.mark.parametrize("name", TRAINING)
-@pytest.mark.parametrize("model", [MLP, CNN], ids=["mlp", "cnn"])
-def test_torch_gives_the_update_that_numpy_gives(model: ModelSpec, name: str, seed: int) -> None:
-    """Seeds without a tie: within a rounding of one, both slopes of a rectifier are right."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    by_numpy = _update(model, name, "numpy", seed)
-    by_torch = _update(model, name, "torch", seed)
-    assert any(np.abs(delta).max() > 1e-4 for delta in by_numpy.values())
-    for tensor, delta in by_numpy.items():
-        assert by_torch[tensor].dtype == np.float32
-        np.testing.assert_allclose(by_torch[tensor], delta, atol=1e-5)
-
-
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_the_same_seed_gives_the_same_bytes(backend: str) -> None:
-    if backend == "torch":
-        pytest.importorskip("torch", reason="torch is not installed")
-    first, again = (_update(CNN, "minibatch", backend, seed=3) for _ in range(2))
-    assert all(first[name].tobytes() == again[name].tobytes() for name in first)
 
 
 def test_a_perceptron_is_learnt_without_torch_unless_it_is_asked_for(

@@ -180,27 +180,6 @@ def test_the_set_is_a_uniform_choice_of_what_was_moved() -> None:
     assert np.abs(kept - expected).max() < 4 * spread
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_a_stored_sample_takes_sixteen_bytes_beyond_itself(sparse: bool) -> None:
-    count = 10_000
-    model = create(ModelSpec(kind="logistic", features=20))
-    spec = LearnerSpec(name="strsaga", cap=count, buffer=count)
-    learner = StrSaga(model, spec, np.random.default_rng(0))
-    learner.begin(model.init(0))
-    x: Inputs = np.random.default_rng(0).normal(size=(count, 20)).astype(np.float32)
-    own = 20 * 4
-    if sparse:
-        assert isinstance(x, np.ndarray)
-        x, own = Csr.from_dense(x), 20 * 8 + 8
-    learner.absorb(x, np.zeros(count))
-    learner.step(2 * count)
-    assert learner.num_samples == count
-    # The label is the sample's own, too: 8 bytes of float64.
-    assert learner.table_bytes / count <= own + 8 + 16
-    if not sparse:
-        assert learner.table_bytes / count <= own + 16
-
-
 @pytest.mark.skipif(compiled() is None, reason="numba is not installed")
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.parametrize("sparse", [False, True])

@@ -3,14 +3,11 @@
 import logging
 import time
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from fedagent_agent.learners.base import UserCodeError
 from fedagent_agent.learners.user import Batches, NumpyModel, TrainContext, trainer
 from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol import registry
@@ -67,19 +64,6 @@ class Net(Softmax):
     """A package's own model."""
 
 
-def torch_loop(model: Any, batches: Batches, ctx: TrainContext) -> None:
-    import torch
-
-    optimizer = torch.optim.SGD(model.parameters(), lr=ctx.rate)
-    for batch in batches:
-        inputs, target = batch
-        assert model(*inputs).shape[0] == len(target)
-        loss = model.loss(batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A distribution `My_Package` with the functions above."""
@@ -92,7 +76,6 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
             "diverges",
             "waits",
             "gone",
-            "torch_loop",
         ),
         "fedagent.models": ("Net", "gone"),
     }
@@ -126,15 +109,6 @@ def test_a_packages_loop_trains_as_minibatch_does(
     (ctx,) = SEEN
     assert (ctx.round, ctx.iterations, ctx.device, ctx.rate) == (4, 3, "cpu", 0.05)
     assert "round 4: the task reports accuracy=0.5, loss=" in caplog.text
-
-
-def test_it_is_told_the_orders_iterations_the_rounds_rate_and_its_parameters(
-    bench: TrainerBench,
-) -> None:
-    sets = ("learner.decay=0.5", "learner.params={depth=3}")
-    _opened(bench, "my-package:plain", *sets).trained(round=2, iterations=7)
-    (ctx,) = SEEN
-    assert (ctx.iterations, ctx.rate, ctx.params) == (7, 0.025, {"depth": 3})
 
 
 @pytest.mark.parametrize(
@@ -175,57 +149,6 @@ def test_a_packages_model_is_learnt(bench: TrainerBench) -> None:
     told = create_model(demo("model.kind=my-package:Net", "model.params={ depth = 2 }").model)
     assert isinstance(told, Net)
     assert told.spec.params == {"depth": 2}
-
-
-def test_a_packages_loop_trains_a_graph(bench: TrainerBench, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    from fedagent_agent.learners import create
-    from fedagent_task.program import encode_program
-    from fedagent_task.program.export import TaskSource, build
-    from fedagent_task.recipe.spec import LearnerSpec
-    from fedagent_task.task_file import task_of_program
-
-    del bench, tmp_path
-    example = (torch.randn(4, 5), torch.randint(0, 3, (4,)))
-    loss = torch.nn.functional.cross_entropy
-    built = build(TaskSource(torch.nn.Linear(5, 3), loss, example))
-    task = task_of_program(encode_program(built.program), built.tensors, classes=3)
-    rng = np.random.default_rng(0)
-    spec = LearnerSpec(name="my-package:torch_loop", batch=40, device="cpu")
-    plainly = LearnerSpec(name="bgd", device="cpu")
-    updates = []
-    for one in (spec, plainly):
-        learner = create(create_model(task.model), one, np.random.default_rng(0))
-        learner.absorb(np.eye(5, dtype=np.float32)[[0, 1, 2, 3] * 10], np.arange(40) % 3)
-        learner.begin(task.first)
-        learner.step(1)
-        updates.append(learner.update())
-    for name, delta in updates[0].items():
-        np.testing.assert_allclose(delta, updates[1][name], atol=1e-6)
-    del rng
-
-
-def test_a_loop_that_writes_to_a_frozen_tensor_has_no_update() -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    from fedagent_agent.learners.torch_steps import HeldInTorch
-    from fedagent_task.models.graph import Graph
-    from fedagent_task.program import encode_program
-    from fedagent_task.program.export import TaskSource, build
-    from fedagent_task.recipe.spec import LearnerSpec
-    from fedagent_task.task_file import task_of_program
-
-    net = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Linear(4, 3))
-    net[0].requires_grad_(requires_grad=False)
-    example = (torch.randn(4, 5), torch.randint(0, 3, (4,)))
-    built = build(TaskSource(net, torch.nn.functional.cross_entropy, example))
-    task = task_of_program(encode_program(built.program), built.tensors, classes=3)
-    spec = LearnerSpec(device="cpu")
-    held = HeldInTorch(Graph(task.model), spec, once=task.once, threads=1)
-    held.load(task.first)
-    assert held.tensors().keys() == {"1.weight", "1.bias"}
-    dict(held.view.named_buffers())["0.bias"].add_(1.0)
-    with pytest.raises(UserCodeError, match="frozen"):
-        held.tensors()
 
 
 @pytest.mark.parametrize(

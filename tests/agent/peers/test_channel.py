@@ -2,7 +2,6 @@
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,56 +40,6 @@ def test_waits_follow_the_acknowledgements_within_their_bounds(rtts: list[float]
     wait = channel.due - now
     assert 0.8 * SETTINGS.repeat_s <= wait <= 1.2 * SETTINGS.max_repeat_s
     assert wait >= 0.8 * min(2 * channel.rtt_s, SETTINGS.max_repeat_s)
-
-
-def test_what_is_unanswered_holds_back_the_next_and_the_next_slot_remembers() -> None:
-    channel = channel_of()
-    now = exchange(channel, 0.0, 0.8)
-    assert channel.rtt_s == pytest.approx(0.8)
-    channel = channel.next_slot(SETTINGS, now, PER_INCARNATION)
-    assert channel.rtt_s == pytest.approx(0.8)
-    seq = send(channel, now)
-    channel.wants_state(now + 0.01)
-    assert channel.stamp(now + 0.3, RNG) is None
-    channel.receive(0, seq, now + 0.3)
-    assert channel.stamp(now + 0.3, RNG), "a quarter of the new mean, 0.55 s, is over"
-
-
-def test_a_repeat_is_measured_from_the_first_time_it_was_sent() -> None:
-    channel = channel_of()
-    channel.receive(0, 0, 0.0)
-    seq = send(channel, 0.0)
-    assert channel.stamp(0.5, RNG) == (seq, 0)
-    channel.receive(0, seq, 0.7)
-    assert channel.rtt_s == pytest.approx(0.7 / 4), "a quarter: the first copy may have been lost"
-
-
-@pytest.mark.parametrize("seq", [0, PER_INCARNATION + 1])
-def test_what_a_neighbour_had_to_begin_the_slot_for_is_measured_from_the_last_copy(
-    seq: int,
-) -> None:
-    channel = channel_of()
-    sent = send(channel, 0.0)
-    assert channel.stamp(0.5, RNG) == (sent, 0)
-    channel.receive(seq, sent, 0.6)
-    assert channel.rtt_s == pytest.approx(0.1)
-
-
-def test_an_acknowledgement_waits_for_a_state_and_a_repeat_is_answered_at_once() -> None:
-    channel = channel_of()
-    assert channel.receive(9, 0, 1.0)
-    assert channel.stamp(1.01, RNG) is None
-    assert not channel.receive(9, 0, 1.02)
-    assert channel.stamp(1.02, RNG) == (0, 9)
-    assert channel.stamp(5.0, RNG) is None, "an acknowledgement is never answered"
-
-
-def test_a_jump_of_numbers_is_a_restart_within_a_slot() -> None:
-    channel = channel_of()
-    channel.receive(PER_INCARNATION + 3, 0, 1.0)
-    assert not channel.restarted
-    channel.receive(2 * PER_INCARNATION + 1, 0, 2.0)
-    assert channel.restarted
 
 
 def test_a_neighbour_that_owes_an_answer_is_dropped_once_until_it_answers() -> None:

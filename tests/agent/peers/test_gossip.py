@@ -16,7 +16,6 @@ from tests.fakes.peer_network import (
     Distances,
     Faults,
     PeerNetwork,
-    diameter,
     distances,
     names,
     near_graph,
@@ -62,28 +61,7 @@ def best_of(index: dict[str, float], among: set[str], keep: int = 5) -> list[Ran
     return sorted((Rank(index[a], a) for a in among), key=lambda e: (-e.psi, e.agent))[:keep]
 
 
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10**6), total=st.integers(2, 40), keep=st.integers(1, 8))
-def test_without_loss_diameter_plus_two_exchanges_are_enough(
-    seed: int, total: int, keep: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    around, index = distances(near_graph(rng, total)), indices(rng, total)
-    nodes = {name: Gossip(name, near, SlotSettings(keep=keep)) for name, near in around.items()}
-    for name, node in nodes.items():
-        node.begin(1)
-        node.speak(index[name], 0.0)
-    for exchange in range(1, diameter(around) + 3):
-        sent = [(a, b, nodes[a].message(b, exchange)) for a in nodes for b in around[a]]
-        for sender, receiver, message in sent:
-            if message is not None:
-                nodes[receiver].receive(sender, message)
-                nodes[sender].confirm(receiver, exchange)
-    expected = best_of(index, set(index), keep)
-    assert all(node.best == expected for node in nodes.values())
-
-
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 10**6), total=st.integers(1, 25), loss=st.sampled_from([0.0, 0.3]))
 def test_everybody_done_means_everybody_agrees(seed: int, total: int, loss: float) -> None:
     rng = np.random.default_rng(seed)
@@ -104,7 +82,7 @@ def test_everybody_done_means_everybody_agrees(seed: int, total: int, loss: floa
     assert {node.gossip.agents for node in network.living} == {total}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_nobody_names_an_index_before_the_beliefs_of_a_late_one_stand_still(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -137,23 +115,6 @@ def test_ten_percent_dead_and_thirty_percent_lost(seed: int, dies_at: float) -> 
         best = {tuple(network.nodes[name].gossip.best) for name in piece}
         assert len(best) == 1
         assert dies_at or best == {tuple(best_of(index, piece))}
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_after_a_healed_partition_all_agree(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    total, cut_until = 24, 5.0
-    around, index = distances(near_graph(rng, total)), indices(rng, total)
-    network = network_of(around, index, seed=seed, faults=Faults(loss=0.1))
-    half = set(names(total)[: int(rng.integers(6, 18))])
-    network.faults.cut = lambda now, a, b: now < cut_until and (a in half) != (b in half)
-    begin(network)
-    network.run(cut_until)
-    gossips = [node.gossip for node in network.living]
-    assert len({tuple(gossip.best) for gossip in gossips}) > 1
-    expected = best_of(index, set(index))
-    assert network.run(5.0, lambda: all(gossip.best == expected for gossip in gossips))
-    assert network.run(5.0, lambda: not any(node.silent for node in network.living))
 
 
 def test_a_dead_neighbour_is_waited_for_in_one_slot_only() -> None:
@@ -199,13 +160,6 @@ def test_nobody_else_says_that_an_agent_stands_for_election(own: float | None) -
     assert gossip.best == [(0.5, "b")] + [(index, "a") for index in (own,) if index is not None]
 
 
-def test_of_two_indices_of_one_agent_the_larger_counts() -> None:
-    gossip = started("a")
-    for index in (0.3, 0.7, 0.5):
-        gossip.receive("b", GossipMessage(best=((index, "c"),)))
-    assert gossip.best == [(0.7, "c")]
-
-
 @pytest.mark.parametrize("total", [10, 60, 1000])
 def test_many_agents_are_counted_from_a_sample(total: int) -> None:
     gossip = started("a")
@@ -220,38 +174,3 @@ def test_a_neighbour_without_end_costs_no_memory() -> None:
     for n in range(2000):
         gossip.receive("b", GossipMessage(best=((n / 1000, f"x{n}"),), spoken=(n,)))
     assert len(gossip._around["b"].has) <= 2 + 64
-
-
-def test_a_restart_is_believed_over_what_others_know_of_it() -> None:
-    gossip = started("a")
-    gossip.receive("b", GossipMessage(turns=((hash_of(1, "a"), 3), (hash_of(1, "b"), 1))))
-    gossip.rest(still=False)
-    assert not gossip.all_rest
-    news = gossip.news("b")
-    assert news is not None
-    assert news.turns == ((hash_of(1, "a"), 4),)
-    gossip.rest(still=True)
-    assert gossip.all_rest
-
-
-def test_what_goes_with_a_repeat_is_not_acknowledged_by_its_number() -> None:
-    gossip = started("a")
-    gossip.rest(still=True)
-    gossip.message("b", 8)
-    gossip.rest(still=False)
-    repeat = gossip.message("b", 8)
-    assert repeat is not None
-    assert (hash_of(1, "a"), 2) in repeat.turns
-    gossip.confirm("b", 8)
-    after = gossip.news("b")
-    assert after is not None
-    assert after.turns == ((hash_of(1, "a"), 2),)
-
-
-def test_nobody_waits_for_the_beliefs_of_a_silent_neighbour() -> None:
-    gossip = started("a")
-    gossip.rest(still=True)
-    before = gossip.all_rest
-    gossip.silence("b", silent=True)
-    assert (before, gossip.all_rest) == (False, True)
-    assert gossip.agents == 2, "it counts, as everybody else may hear it"

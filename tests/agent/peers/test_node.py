@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,19 +14,15 @@ from fedagent_agent.peers.core.channel import PER_INCARNATION, SlotSettings, set
 from fedagent_agent.peers.core.node import SlotPhase
 from fedagent_agent.peers.core.records import ArmStats
 from fedagent_agent.peers.seal import sealed_bytes
-from fedagent_coordinator.policies.sets.beliefs import propagate, wire
 from fedagent_protocol.peers import (
     BeliefMessage,
     Envelope,
-    GossipMessage,
     decode_envelope,
     encode_envelope,
 )
 from fedagent_task.recipe.spec import PeersSpec
 from tests.fakes.peer_network import (
-    EXACT,
     RUN,
-    Faults,
     PeerNetwork,
     distances,
     names,
@@ -35,32 +32,6 @@ from tests.fakes.peer_network import (
 )
 
 USUAL = SlotSettings()
-
-
-@settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 10**6), total=st.integers(2, 14), loss=st.sampled_from([0.0, 0.2]))
-def test_slot_after_slot_the_k_best_of_the_batch_volunteer(
-    seed: int, total: int, loss: float
-) -> None:
-    rng = np.random.default_rng(seed)
-    graph = near_graph(rng, total)
-    network = PeerNetwork(
-        nodes_of(distances(graph), replace(EXACT, silence_s=50.0)), seed, Faults(loss=loss)
-    )
-    wiring = wire(graph, local=True)
-    mean, pulls, trained = np.zeros(total), np.zeros(total), np.zeros(total, dtype=bool)
-    for t in range(2, 6):
-        opinion = rng.random(total)
-        if t == 2:
-            mean = opinion.copy()
-        mean = np.where(trained, (mean * pulls + opinion) / (pulls + 1), mean)
-        pulls = pulls + trained
-        belief = propagate(wiring, opinion, tolerance=1e-12, max_sweeps=2000).belief
-        index = mean + belief / total + 0.01 * np.sqrt(math.log(t) / np.maximum(pulls, 1))
-        index[pulls == 0] += 2
-        best = np.argsort(-index, kind="stable")[:5]
-        assert network.play(t, opinion, 200.0) == {names(total)[n] for n in best}
-        trained = np.isin(np.arange(total), best)
 
 
 def test_twenty_agents_need_less_than_a_second_and_20_kb_each() -> None:
@@ -75,7 +46,7 @@ def test_twenty_agents_need_less_than_a_second_and_20_kb_each() -> None:
         sent[sender] += sealed_bytes(len(payload))
 
     network.watch = watch
-    for t in range(2, 6):
+    for t in range(2, 4):
         sent.clear()
         begun = network.now
         volunteers = network.play(t, np.clip(rng.normal(0.7, 0.1, 20), 0, 1))
@@ -84,37 +55,6 @@ def test_twenty_agents_need_less_than_a_second_and_20_kb_each() -> None:
         network.run(5.0)
         assert len(volunteers) == 5
         assert max(sent.values()) <= 20_000 + 10_000 * staged
-
-
-@pytest.mark.parametrize(("seed", "loss"), [(0, 0.0), (1, 0.05), (2, 0.2)])
-def test_in_any_order_of_starts_everybody_names_an_index_of_the_right_n(
-    seed: int, loss: float
-) -> None:
-    """A share of `python -m bench.experiments.agreement`, which has 1000 sets at each loss."""
-    rng = np.random.default_rng(seed)
-    graph = near_graph(rng, 20, 4)
-    network = PeerNetwork(nodes_of(distances(graph)), seed, Faults(loss=loss))
-    wiring, ids = wire(graph, local=True), names(20)
-    named: dict[str, int] = {}
-
-    def watch() -> bool:
-        for node in network.living:
-            if node.phase in (SlotPhase.GOSSIP, SlotPhase.DECIDED):
-                named.setdefault(node.me, node.gossip.agents)
-        return all(node.phase is SlotPhase.DECIDED for node in network.living)
-
-    for t in (2, 3):
-        named.clear()
-        opinion = np.clip(rng.normal(0.7, 0.1, 20), 0, 1)
-        network.begin_in_turn(t, opinion, rng.uniform(0, 1, 20))
-        assert network.run(20.0, watch)
-        assert list(named.values()) == [20] * 20
-        belief = propagate(wiring, opinion, tolerance=1e-12, max_sweeps=2000).belief
-        stands = [(node.index or 0) - node.beliefs.belief / 20 for node in network.living]
-        index = np.array(stands) + belief / 20
-        best = {ids[n] for n in np.argsort(-index, kind="stable")[:5]}
-        assert {node.me for node in network.living if node.chosen} == best
-        network.run(5.0)
 
 
 def test_both_sides_of_a_partition_decide_and_one_set_is_left_after_it() -> None:
@@ -149,16 +89,6 @@ def test_without_an_answer_there_is_an_end_to_everything() -> None:
     assert node.due == math.inf
 
 
-def test_a_neighbour_that_never_agrees_costs_a_bounded_number_of_envelopes() -> None:
-    node = nodes_of({"a": {"b": 1.0}}, replace(USUAL, max_envelopes=12, life_s=10.0))["a"]
-    rng, sent = np.random.default_rng(1), 0
-    node.begin(1, 0.5, 0.0, trained=False)
-    for step in range(10_000):
-        sent += len(node.tick(step * 0.01, rng))
-        node.receive("b", Envelope(run=RUN, slot=1, seq=PER_INCARNATION + 1), step * 0.01)
-    assert sent <= 12
-
-
 def test_late_duplicate_and_overtaken_envelopes_change_nothing() -> None:
     node = nodes_of({"a": {"b": 1.0, "c": 1.0}})["a"]
     node.begin(5, 0.6, 0.0, trained=False)
@@ -174,21 +104,8 @@ def test_late_duplicate_and_overtaken_envelopes_change_nothing() -> None:
         node.receive("b", envelope(slot, seq, -0.4), 0.2)
         assert node.beliefs.belief == belief
     node.receive("x", envelope(5, base + 9, 0.5), 0.3)
-    node.receive("b", replaced_run(envelope(5, base + 9, -0.4)), 0.3)
+    node.receive("b", msgspec.structs.replace(envelope(5, base + 9, -0.4), run="cd" * 16), 0.3)
     assert node.beliefs.belief == belief
-
-
-def replaced_run(envelope: Envelope) -> Envelope:
-    return Envelope(run="cd" * 16, slot=envelope.slot, seq=envelope.seq, belief=envelope.belief)
-
-
-def test_facts_of_an_overtaken_envelope_are_joined() -> None:
-    node = nodes_of({"a": {"b": 1.0}})["a"]
-    node.begin(1, 0.6, 0.0, trained=False)
-    for seq, agent in ((2, "x"), (1, "y")):
-        gossip = GossipMessage(best=((0.5, agent),))
-        node.receive("b", Envelope(run=RUN, slot=1, seq=PER_INCARNATION + seq, gossip=gossip), 0.1)
-    assert node.best == ["x", "y"]
 
 
 def test_an_envelope_of_the_next_slot_waits_for_it() -> None:
@@ -211,15 +128,7 @@ def test_an_agent_without_an_opinion_stands_aside() -> None:
     assert network.nodes["c"].arm.mean == 0.6
 
 
-def test_a_slot_that_runs_does_not_begin_again() -> None:
-    node = nodes_of({"a": {"b": 1.0}})["a"]
-    node.begin(3, 0.5, 0.0, trained=False)
-    node.begin(3, 0.9, 0.1, trained=True)
-    node.begin(2, 0.9, 0.1, trained=True)
-    assert node.arm == ArmStats(0.5, 0, 3)
-
-
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     slots=st.lists(
         st.tuples(
@@ -251,8 +160,8 @@ def test_an_arm_is_what_section_9_says_of_one_client(
         assert arm.comes_first == (not rewards and tries < 2)
 
 
-@settings(max_examples=12, deadline=None)
-@given(total=st.integers(2, 11), keep=st.integers(1, 5), seed=st.integers(0, 99))
+@settings(max_examples=4, deadline=None)
+@given(total=st.integers(2, 8), keep=st.integers(1, 5), seed=st.integers(0, 99))
 def test_sets_of_k_cover_all_agents_once_before_the_index_decides(
     total: int, keep: int, seed: int
 ) -> None:

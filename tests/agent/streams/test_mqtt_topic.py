@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -114,6 +114,7 @@ def test_a_broker_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     stream.close()
 
 
+@settings(max_examples=25)
 @given(
     st.lists(st.one_of(st.integers(0, 9), st.just("take"), st.just("bad")), max_size=40),
     st.integers(1, 8),

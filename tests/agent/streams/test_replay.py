@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.streams.base import Samples, Stream
@@ -34,21 +34,6 @@ def test_samples_are_there_at_once_and_then_come_at_the_rate() -> None:
     assert len(stream.take(50.0)) == 0  # a clock that jumped back
 
 
-def test_arrivals_are_poisson() -> None:
-    stream = _stream(start=0, rate=4.0)
-    counts = [len(stream.take(100.0 + second)) for second in range(1, 2001)]
-    assert np.mean(counts) == pytest.approx(4.0, abs=0.25)
-    assert np.var(counts) == pytest.approx(4.0, abs=0.6)
-
-
-def test_every_lap_has_all_samples_in_a_new_order() -> None:
-    stream = _stream(labels=(3,), start=500, buffer=1000)
-    rows = _rows(stream.take(100.0))
-    lap = len(set(rows))
-    assert sorted(rows[:lap]) == sorted(rows[lap : 2 * lap])
-    assert rows[:lap] != rows[lap : 2 * lap]
-
-
 def test_the_order_depends_on_the_seed_not_on_when_it_is_taken() -> None:
     at_once = _rows(_stream(start=400).take(100.0))
     stream = _stream(start=100, rate=50.0)
@@ -66,20 +51,12 @@ def test_a_resumed_stream_goes_on_where_it_was() -> None:
     assert stream.offset == 1234 + len(later)
 
 
-def test_what_does_not_fit_the_buffer_is_dropped_oldest_first_and_counted() -> None:
-    whole = _rows(_stream(start=300).take(100.0))
-    stream = _stream(start=300, buffer=40)
-    assert _rows(stream.take(100.0)) == whole[260:]
-    assert stream.counters["dropped"] == 260
-    assert stream.offset == 300
-    assert len(stream.take(1e12)) == 40
-
-
 def test_parts_share_nothing() -> None:
     one, other = (set(_rows(_stream(part=(i, 3), start=600).take(100.0))) for i in (1, 2))
     assert not one & other
 
 
+@settings(max_examples=20)
 @given(
     st.lists(st.floats(0, 30), max_size=12),
     st.integers(0, 40),

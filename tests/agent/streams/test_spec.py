@@ -103,7 +103,7 @@ def test_every_error_names_a_key_and_a_hint(text: str, key: str, says: str) -> N
     assert says in str(caught.value)
 
 
-@given(st.one_of(st.text(), st.from_regex(r"(digits|csv|mqtt|replay)://?[a-z=,+?&0-9/.:]*")))
+@given(st.builds(str.__add__, st.sampled_from(["", "csv:", "digits:", "mqtt://h"]), st.text()))
 def test_any_text_is_a_stream_or_a_typed_error(text: str) -> None:
     try:
         parse_stream(text)

@@ -5,14 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedagent_agent.trainer.frames import Open, Opened
-from fedagent_task.models import create
 from fedagent_task.models.graph import Graph
-from fedagent_task.recipe.spec import TaskSpec
-from fedagent_task.recipe.text import task_bytes
 from fedagent_task.scoring.graph import scored
 from tests.fakes.graph_tasks import dense_task
-from tests.fakes.trainer_bench import TrainerBench
 
 pytest.importorskip("torch")
 RNG = np.random.default_rng(2)
@@ -38,20 +33,3 @@ def test_torch_gives_what_numpy_does(*, frozen: bool) -> None:
     loss = -np.log(expected[np.arange(len(Y)), Y]).mean()
     assert found.loss == pytest.approx(loss, rel=1e-5)
     assert graph.forward(task.first, X[:0]).shape == (0, 10)
-
-
-def test_the_trainer_tells_the_score_of_a_graph(tmp_path: Any) -> None:
-    task = dense_task()
-    spec = TaskSpec(model=task.model, on_device=True)
-    bench = TrainerBench(tmp_path)
-    bench.task = spec
-    bench.base(dict(task.first))
-
-    opened = bench.trainer.answer(
-        Open(job=1, task=task_bytes(spec), stream="digits:start=300", seed=1)
-    )
-    assert isinstance(opened, Opened), opened
-    stats = bench.trained().stats
-    assert stats.score_n >= 300
-    assert 0 < stats.score < 1
-    assert isinstance(create(task.model), Graph)

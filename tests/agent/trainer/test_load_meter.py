@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.learners import create as create_learner
@@ -132,11 +132,11 @@ def test_arrivals_come_in_while_it_trains_and_waits_are_no_computation(
 # ------------------------------------------------------------------ the load limit
 
 
-@pytest.mark.parametrize("beside", [0, 2])
+@pytest.mark.parametrize("beside", [2])
 def test_the_load_limit_holds_also_beside_others(bench: TrainerBench, beside: int) -> None:
     clock = Clock()
     timed(bench, "learner.steps=4", clock=clock, each_s=0.002, beside=beside)
-    for limit_s in (0.1, 0.1, 0.2, 0.2):
+    for limit_s in (0.1, 0.2):
         began = clock.processor
         reply = bench.trained(iterations=1_000_000, load_limit_s=limit_s)
         assert reply.stats.limited
@@ -147,6 +147,7 @@ def test_the_load_limit_holds_also_beside_others(bench: TrainerBench, beside: in
 
 
 @pytest.mark.parametrize("name", registry.names())
+@settings(max_examples=8)
 @given(cuts=st.lists(st.integers(1, 9), min_size=1, max_size=6))
 def test_iterations_in_blocks_are_the_same_iterations(name: str, cuts: list[int]) -> None:
     """A block's size depends on the clock: what is learnt must not."""
