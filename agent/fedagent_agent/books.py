@@ -96,9 +96,7 @@ class BooksError(DiskError):
 class Books:
     """The durable memory of one agent; whatever the disk refuses is a `BooksError`.
 
-    Args:
-        directory: The data directory; files of updates are in its folder `outbox`.
-        max_bytes: Maximum of all updates together; the oldest go first.
+    Files of updates are in the folder `outbox`: `max_bytes` at most, the oldest go first.
     """
 
     def __init__(
@@ -133,11 +131,8 @@ class Books:
     ) -> list[Key]:
         """Keep an update in one commit; return the oldest ones, which had to make room for it.
 
-        Args:
-            update: Its description.
-            body: The file in the folder that holds its bytes.
-            offset: A stream and its position after this training.
-            releases: Updates of the run with this one, where they cost privacy.
+        `body` is the file with its bytes, `offset` a stream and its position after this training;
+        `releases` are updates of the run with this one, where they cost privacy.
         """
         key, offer = update.key, update.offer
         self._checkpoint("agent.books.before-put")

@@ -86,16 +86,17 @@ class Signatures:
     def work(self, offer: UpdateOffer, edge: str) -> UpdateOffer:
         """Return an offer that says who made the update."""
         me = self._me
-        if me is None:
-            return offer
-        return replace(offer, claim=claim_of(me, WorkClaim.offered(offer, edge, me.id).statement))
+        return (
+            offer
+            if me is None
+            else replace(offer, claim=claim_of(me, WorkClaim.offered(offer, edge, me.id).statement))
+        )
 
     def terms(self, edge: str, report: ContextReport) -> bytes:
         """Return the signature of the terms in a report."""
-        me = self._me
+        me, seq, price, available = self._me, report.seq, report.price, report.available
         if me is None:
             return b""
-        seq, price, available = report.seq, report.price, report.available
         return claim_of(me, terms(edge, me.id, seq=seq, price=price, available=available))
 
     def answer(self, call: OpinionCall, answer: Opinion | Volunteer, edge: str) -> bytes:

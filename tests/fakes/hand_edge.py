@@ -236,7 +236,7 @@ class HandEdge:
         return self.take(fr.Opened(job=job.job))
 
     def refused(self, job: fr.Open, detail: str) -> list[Outward]:
-        return self.take(fr.Refused(job=job.job, key="model.features", detail=detail))
+        return self.failed(job, "schema", detail)
 
     def failed(
         self, job: fr.Open | fr.Train | fr.Evaluate, reason: str, detail: str = ""

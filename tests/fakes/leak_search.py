@@ -1,11 +1,12 @@
 """Look for numbers that must not leave a device in everything that others hold or carry.
 
 A canary is a number from a device's own history: an opinion, belief, index or mean. It is looked
-for as float64 and float32, little and big endian, and as decimal text: a number of at least 6
-significant digits that is the canary rounded or cut to so many. `trivial` ones are left out: a find
-of them would say nothing.
+for as float64 and float32, little and big endian, in hexadecimal and base64 of these too, and as
+decimal text: a number of at least 6 significant digits that is the canary rounded or cut to so
+many. `trivial` ones are left out: a find of them would say nothing.
 """
 
+import binascii
 import bisect
 import math
 import re
@@ -25,6 +26,8 @@ from fedagent_agent.peers.core.records import SlotRecord
 DIGITS = 6
 """Fewer significant digits of a number occur by chance."""
 _NUMBER = re.compile(rb"(?<![\w.])(\d*)\.(\d{5,})(?:[eE]([+-]?\d{1,3}))?")
+_HEX = re.compile(rb"[0-9a-fA-F]{8,}")
+_BASE64 = re.compile(rb"[A-Za-z0-9+/]{6,}")
 _FRACTION = 64
 
 
@@ -71,9 +74,12 @@ class Search:
         are like a canary.
         """
         found: list[Leak] = []
-        for size in (8, 4) if short else (8,):
-            values = {self._words[size][hit] for hit in _hits(data, size, self._words[size])}
-            found += [Leak(self.canaries[one], where, f"float{8 * size}") for one in sorted(values)]
+        for form, part in (("", data), ("hex of ", _unhex(data)), ("base64 of ", _unbase64(data))):
+            for size in (8, 4) if short else (8,):
+                words = self._words[size]
+                values = sorted({words[hit] for hit in _hits(part, size, words)})
+                name = f"{form}float{8 * size}"
+                found += [Leak(self.canaries[one], where, name) for one in values]
         return found + list(self._text(where, data))
 
     def _text(self, where: str, data: bytes) -> Iterator[Leak]:
@@ -98,6 +104,17 @@ class Search:
             for part in (data, *plain):
                 found += self.look(str(name), part, short=not set(name.parts) & set(models))
         return found
+
+
+def _unhex(data: bytes) -> bytes:
+    runs = [found[0][shift:] for found in _HEX.finditer(data) for shift in (0, 1)]
+    return bytes(8).join(binascii.unhexlify(run[: len(run) // 2 * 2]) for run in runs)
+
+
+def _unbase64(data: bytes) -> bytes:
+    plain = data.translate(bytes.maketrans(b"-_", b"+/"))  # the URL-safe form too
+    runs = [found[0][shift:] for found in _BASE64.finditer(plain) for shift in range(4)]
+    return bytes(8).join(binascii.a2b_base64(run + b"A" * (-len(run) % 4)) for run in runs)
 
 
 def _hits(data: bytes, size: int, known: Mapping[int, float]) -> set[int]:

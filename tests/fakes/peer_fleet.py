@@ -20,6 +20,7 @@ from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.agent import AgentCore
 from fedagent_agent.core.device import Readings
 from fedagent_agent.core.effects import Measured
+from fedagent_agent.peers.core.node import BpUcbNode
 from fedagent_agent.peers.core.records import SlotRecord
 from fedagent_agent.store import AgentStore, open_agent
 from fedagent_node.data_dir import Identity, load_or_create
@@ -186,6 +187,14 @@ class PeerFleet:
     def close(self) -> None:
         for agent in self.agents.values():
             agent.store.close()
+
+    def node(self, me: str) -> BpUcbNode:
+        found = self.agents[me].core.peers.node
+        assert found is not None
+        return found
+
+    def silent(self, me: str) -> frozenset[str]:
+        return self.node(me).silent
 
     def slots(self, me: str) -> list[SlotRecord]:
         return read_slots(self.folders[me])

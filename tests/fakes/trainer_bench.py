@@ -45,10 +45,12 @@ class TrainerBench:
         assert isinstance(reply, fr.Opened), reply
         return self
 
-    def refused(self, *open_: Any, **fields: Any) -> fr.Refused:
+    def refused(self, *open_: Any, **fields: Any) -> str:
+        """Return why a stream or a task is refused."""
         reply = self.open(*open_, **fields)
-        assert isinstance(reply, fr.Refused), reply
-        return reply
+        assert isinstance(reply, fr.Failed), reply
+        assert reply.reason == "schema"
+        return reply.detail
 
     def base(self, weights: Tensors) -> None:
         self.model.write_bytes(encode_tensors(weights))

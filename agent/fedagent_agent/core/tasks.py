@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fedagent_agent.trainer.frames import Failed, Open, Opened, Refused, Reply
+from fedagent_agent.trainer.frames import Failed, Open, Opened, Reply
 from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import (
     CHUNK_BYTES,
@@ -43,7 +43,8 @@ PREPARE_S = 30.0
 """After so long an agent may be ordered although it is not ready: the order tells why."""
 OPEN_AGAIN_S = 10.0
 """A stream that did not fit is tried again after this long, when a task needs it."""
-REASONS = {
+_REASONS = {
+    "schema": DeclineReason.SCHEMA,
     "no_data": DeclineReason.NO_DATA,
     "memory": DeclineReason.LOAD,
     "privacy": DeclineReason.PRIVACY,
@@ -54,6 +55,13 @@ NO_TRAINING = "none"
 
 
 Taker = Callable[[Any, float], list[Effect]]
+
+
+def why(failed: Failed) -> tuple[DeclineReason, str]:
+    """Return what a failure of the trainer is to an edge, and its words."""
+    reason, word = _REASONS.get(failed.reason, DeclineReason.ERROR), failed.reason
+    said = failed.detail if word == reason else f"{word}: {failed.detail}".rstrip(": ")
+    return reason, said or word
 
 
 class Jobs:
@@ -252,15 +260,12 @@ class Tasks:
 
     # ---------------------------------------------------------------- opening
 
-    def _replied(self, task: Task, reply: Opened | Refused | Failed, now: float) -> list[Effect]:
-        match reply:
-            case Opened():
-                task.state = _State.OPEN
-            case Refused():
-                self._refuse(task, reply.detail or reply.key, DeclineReason.SCHEMA, now)
-            case Failed():
-                detail = f"trainer {reply.reason}: {reply.detail}".rstrip(": ")
-                self._refuse(task, detail, REASONS.get(reply.reason, DeclineReason.ERROR), now)
+    def _replied(self, task: Task, reply: Opened | Failed, now: float) -> list[Effect]:
+        if isinstance(reply, Failed):
+            reason, detail = why(reply)
+            self._refuse(task, detail, reason, now)
+        else:
+            task.state = _State.OPEN
         return []
 
     def _open(self, task: Task, now: float) -> list[Effect]:

@@ -33,7 +33,7 @@ from .effects import (
 )
 from .masking import Masking
 from .session import Session
-from .tasks import REASONS, Jobs, Task, Tasks
+from .tasks import Jobs, Task, Tasks, why
 from .uploads import Uploads
 
 REMEMBERED = 64
@@ -359,11 +359,7 @@ class TrainingQueue:
         active.job = None
         if isinstance(result, Failed):
             self._counters[f"training_{result.reason}"] += 1
-            reason = REASONS.get(result.reason, DeclineReason.ERROR)
-            detail = f"{result.reason}: {result.detail}".rstrip(": ")
-            if result.reason == reason:
-                detail = result.detail or detail
-            return [*self._give_back(reason, detail), DropOutput(result.job)]
+            return [*self._give_back(*why(result)), DropOutput(result.job)]
         # The first training also counts what had gathered before; that is no rate.
         stats, rate = result.stats, None
         if self._trained_at is not None and active.train_at > self._trained_at:

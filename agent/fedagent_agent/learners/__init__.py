@@ -17,7 +17,6 @@ from .gradient_descent import Shared
 from .user import UserLearner, create_held
 
 __all__ = [
-    "NO_TRAINING",
     "Learner",
     "StepResult",
     "Tensors",
@@ -26,14 +25,11 @@ __all__ = [
     "registry",
 ]
 
-NO_TRAINING = "none"
-"""The learner that takes any stream, because it does not look at it."""
-
 # Every device of a fleet has what is built in; a package must be installed where it is used.
 registry: Registry[Learner] = Registry(
     kind="learner",
     package=__name__,
-    builtin=LEARNERS,
+    builtin={name: where for name, where in LEARNERS.items() if where},
     group="fedagent.learners",
     by_package=True,
 )
@@ -78,7 +74,7 @@ def create(
         raise TaskFormatError("learner.name", str(error)) from error
     if spec.is_foreign and not inspect.isclass(learner):
         return UserLearner(learner, create_held(model, spec, **shared), model, spec, rng)
-    if spec.is_foreign or name == NO_TRAINING:
+    if spec.is_foreign:
         return learner(model, spec, rng)
     if name != "strsaga":
         return learner(model, spec, rng, client_terms(aggregation), **shared)

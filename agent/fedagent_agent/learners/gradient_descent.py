@@ -1,4 +1,4 @@
-"""Learners that step down a mean gradient: `minibatch`, `bgd` and `sgd`; and `none`."""
+"""Learners that step down a mean gradient: `minibatch`, `bgd` and `sgd`."""
 
 from collections.abc import Iterable
 from typing import TypedDict, Unpack
@@ -13,12 +13,11 @@ from fedagent_task.recipe.client_terms import NO_TERMS, ClientTerms
 from fedagent_task.recipe.spec import LearnerSpec
 from fedagent_task.travelling import CONTROL
 
-from .base import Forgetful, StepResult, Tensors
+from .base import StepResult, Tensors
 from .course import ControlVariates, Course
 from .steps import NOTHING, Steps, create_steps
 
 Places = npt.NDArray[np.intp] | npt.NDArray[np.int64]
-_LARGEST = 1e-3
 
 
 class Ring:
@@ -285,50 +284,3 @@ def _after(old: Inputs, new: Inputs) -> Inputs:
         return joined([old if isinstance(old, Csr) else Csr.from_dense(old), new])
     first = old.dense() if isinstance(old, Csr) else old
     return np.concatenate([first, new]).astype(np.float32, copy=False)
-
-
-class NoTraining(Forgetful):
-    """The learner ``none``, for benches of the wire; an iteration does nothing.
-
-    Every update is one small random number in every place, so that each update and
-    each model after it has another digest and is really sent.
-    """
-
-    def __init__(self, model: Model, spec: LearnerSpec, rng: np.random.Generator) -> None:
-        super().__init__()
-        self._manifest = model.manifest()
-        self._spec = spec
-        self._rng = rng
-        self._arrived = 0
-
-    @property
-    def default_iterations(self) -> int:
-        """One."""
-        return 1
-
-    @property
-    def num_samples(self) -> int:
-        """Samples that have arrived; 1 before the first, so that a round never lacks data."""
-        return max(1, self._arrived)
-
-    @property
-    def dropped(self) -> int:
-        """None: nothing is kept."""
-        return 0
-
-    def begin(self, base: Tensors, number: int = 1) -> None:
-        """Ignore the model."""
-
-    def absorb(self, x: Inputs, y: Labels) -> None:
-        """Count the samples and forget them."""
-        del x
-        self._arrived += len(y)
-
-    def step(self, iterations: int) -> StepResult:
-        """Do nothing."""
-        return StepResult(iterations, 0, 0.0)
-
-    def update(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return tensors full of one small random number."""
-        number = self._rng.uniform(-_LARGEST, _LARGEST)
-        return {spec.name: np.full(spec.shape, number, np.float32) for spec in self._manifest.specs}

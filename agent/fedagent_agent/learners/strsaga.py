@@ -11,7 +11,6 @@ for them learns in numpy unless the marker is there, and starts such a process b
 ``FEDAGENT_WARM=off`` starts none.
 """
 
-import fcntl
 import functools
 import hashlib
 import logging
@@ -175,11 +174,11 @@ def warm_up(loops: SagaLoops, *, ratings: bool, many: bool) -> None:
 def ready_or_start() -> bool:
     """Return whether compiled loops can be used at once; start to compile them if not.
 
-    At most one process is started by this one; it does nothing while another compiles.
+    At most one process is started by this one.
     """
     if find_spec("numba") is None:
         return False
-    if is_ready():
+    if marker().exists():
         return True
     for process in _started:
         process.poll()  # leaves no zombie
@@ -199,30 +198,13 @@ def ready_or_start() -> bool:
     return False
 
 
-def is_ready() -> bool:
-    """Return whether the loops are on disk for this machine, this numba and this source."""
-    try:
-        return (_folder() / "fedagent-strsaga.ready").read_text(encoding="ascii") == _what()
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
 def compile_all() -> None:
-    """Compile everything and write the marker, unless another process is at it."""
-    _folder().mkdir(parents=True, exist_ok=True)
-    with (_folder() / "fedagent-strsaga.lock").open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        loops = None if is_ready() else compiled()
-        if loops is None:
-            return
+    """Compile everything and write the marker."""
+    if (loops := compiled()) is not None:
         for ratings, many in ((False, False), (False, True), (True, False)):
             warm_up(loops, ratings=ratings, many=many)
-        part = _folder() / f"fedagent-strsaga.{os.getpid()}"
-        part.write_text(_what(), encoding="ascii")
-        part.replace(_folder() / "fedagent-strsaga.ready")
+        marker().parent.mkdir(parents=True, exist_ok=True)
+        marker().touch()
 
 
 def _folder() -> Path:
@@ -237,12 +219,12 @@ def _folder() -> Path:
     return Path(caches).expanduser() / "numba"
 
 
-@functools.cache
-def _what() -> str:
-    """Return what machine code depends on, as one line."""
-    source = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()
+def marker() -> Path:
+    """Return the file that is there once the loops are compiled, named by what they depend on."""
     python = f"{platform.python_implementation()}-{platform.python_version()}"
-    return f"numba-{version('numba')} {python} {source} {platform.machine()}\n"
+    what = f"numba-{version('numba')} {python} {platform.machine()}\n".encode()
+    name = hashlib.sha256(what + _SOURCE.read_bytes()).hexdigest()[:16]
+    return _folder() / f"fedagent-strsaga.{name}.ready"
 
 
 if __name__ == "__main__":

@@ -91,14 +91,10 @@ class _Session:
 
 @dataclass(slots=True)
 class PeerSeal:
-    """This agent's keys towards its neighbours, in one start.
+    """This agent's keys towards its neighbours, in one start; `epoch` numbers it, and must grow.
 
-    Args:
-        epoch: Number of this start, >= 1; must grow from start to start.
-        reserved: Ids that there are always keys for, however many others an edge has named.
-
-    Attributes:
-        neighbours: Ids that cards and packets are taken from, and no others.
+    Cards and packets are taken from `neighbours` and no others. For those who are `reserved` there
+    are always keys, however many others an edge has named.
     """
 
     identity: Identity

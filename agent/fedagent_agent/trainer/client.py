@@ -26,9 +26,7 @@ from .frames import (
     Mask,
     Open,
     Opened,
-    Refused,
     Reply,
-    Stop,
     Train,
     Trained,
     decode_reply,
@@ -75,11 +73,8 @@ class TrainerClient:
     Every job has exactly one answer, whatever becomes of the process. One that was killed or died
     is started anew by the next job, and goes on where its stream was.
 
-    Args:
-        grace_s: How long a cancelled training may go on before the kill.
-        memory_bytes: Memory limit of the process; 0 for none.
-        on_end: Called when a process has ended, and with it what the learner remembered.
-        spawn: Runs a task beside others under a name.
+    A cancelled training may go on for `grace_s` before the kill; `on_end` is called when a process
+    has ended, and with it what the learner remembered.
     """
 
     def __init__(
@@ -155,7 +150,6 @@ class TrainerClient:
         if process is None:
             return
         if process.stdin is not None and not process.stdin.is_closing():
-            process.stdin.write(encode_frame(Stop(job=0)))
             process.stdin.close()
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), self._grace_s)
@@ -170,8 +164,6 @@ class TrainerClient:
                 if self._wanted is None:
                     return _failed(job, "stream", "stream: no stream was opened")
                 reply = await self._answer(self._wanted)
-                if isinstance(reply, Refused):
-                    return _failed(job, "stream", reply.detail)
                 if isinstance(reply, Failed):
                     return replace(reply, job=job.job, offset=None)
             if self._is_cancelled:
@@ -197,9 +189,6 @@ class TrainerClient:
             await self._bury()
         if isinstance(job, Open):
             self._is_open = isinstance(reply, Opened)
-            if isinstance(reply, Failed) and reply.reason != "memory":
-                detail = "stream: the trainer could not open the stream"
-                return Refused(job=job.job, key="stream", detail=detail)
         return reply
 
     # ---------------------------------------------------------------- process

@@ -79,19 +79,8 @@ class Cancel(_Frame, Run, frozen=True, kw_only=True, tag="cancel"):
     """Give up the training with this number; it answers `Failed(cancelled)`."""
 
 
-class Stop(_Frame, frozen=True, kw_only=True, tag="stop"):
-    """End the process."""
-
-
 class Opened(_Frame, Input, frozen=True, kw_only=True, tag="opened"):
     """The stream is open and fits the task."""
-
-
-class Refused(_Frame, Input, frozen=True, kw_only=True, tag="refused"):
-    """The stream does not fit the task; `key` is the recipe's or the stream's."""
-
-    key: Text
-    detail: Text
 
 
 class Trained(_Frame, Input, frozen=True, kw_only=True, tag="trained"):
@@ -126,20 +115,21 @@ class Evaluated(_Frame, Input, frozen=True, kw_only=True, tag="evaluated"):
 
 
 class Failed(_Frame, Input, frozen=True, kw_only=True, tag="failed"):
-    """There is no update, or no score."""
+    """There is no update, no score, or no stream for the task."""
 
     reason: Text
-    """``cancelled``, ``timeout``, ``no_data``, ``model`` (the base is not what the task says),
-    ``diverged``, ``norm``, ``stream``, ``not_open``, ``disk``, ``memory``, ``privacy`` (noise is
-    wanted and cannot be made), ``died`` or ``error``."""
+    """``schema`` (task and stream do not fit), ``cancelled``, ``timeout``, ``no_data``, ``model``
+    (the base is not what the task says), ``diverged``, ``norm``, ``stream``, ``not_open``,
+    ``disk``, ``memory``, ``privacy`` (noise is wanted and cannot be made), ``died`` or
+    ``error``."""
     detail: Text = ""  # one line, without anything of a sample
     offset: int | None = None  # position of the stream, where it is open
     counters: dict[str, int] = {}
 
 
 Job = Open | Train | Mask | Evaluate
-Request = Job | Cancel | Stop
-Reply = Opened | Refused | Trained | Masked | Evaluated | Failed
+Request = Job | Cancel
+Reply = Opened | Trained | Masked | Evaluated | Failed
 
 F = TypeVar("F")
 

@@ -23,7 +23,7 @@ from fedagent_task.scoring.graph import scored
 from fedagent_task.travelling import CONTROL, travelling
 
 from .device_state import DeviceState
-from .frames import Open, Opened, Refused
+from .frames import Open
 from .samples import HeldOutSamples, Part, Proportions, ValidationStream
 from .scoring import Scorer
 
@@ -109,16 +109,14 @@ class OpenTask:
         """Where to go on in the stream so that no sample is lost with this process."""
         return self.held.offset(self.stream.offset)
 
-    def open(self, now: float) -> Opened | Refused:
-        """Open the streams, or name what does not fit; `StreamError`: one cannot be opened."""
-        job = self.request.job
+    def open(self, now: float) -> None:
+        """Open the streams; raise `TaskFormatError` for what does not fit, else `StreamError`."""
         schemas = [stream.open(now) for stream in self.streams]
         for schema in schemas:
             if (misfit := misfit_of(schema, self.task)) is not None:
-                return Refused(job=job, key=misfit[0], detail=f"{misfit[0]}: {misfit[1]}")
+                raise TaskFormatError(*misfit)
         schema = schemas[0]
         self.proportions.names = schema.names or names_of(self.task.data, schema.features)
-        return Opened(job=job)
 
     def close(self) -> None:
         """Close the streams."""

@@ -28,7 +28,6 @@ from .frames import (
     FrameError,
     Job,
     Reply,
-    Stop,
     decode_request,
     encode_frame,
 )
@@ -44,7 +43,7 @@ EXIT_WIRE = 3
 
 
 class EndedError(Exception):
-    """Raised when stdin is at its end or `Stop` came: the process shall end."""
+    """Raised when stdin is at its end: the process shall end."""
 
 
 class Requests:
@@ -80,8 +79,6 @@ class Requests:
             request = decode_request(body)
             if isinstance(request, Cancel):
                 self._cancelled = request.job
-            elif isinstance(request, Stop):
-                raise EndedError
             else:
                 self._waiting.append(request)
 

@@ -40,7 +40,7 @@ from .frames import (
     Mask,
     Masked,
     Open,
-    Refused,
+    Opened,
     Reply,
     Train,
     Trained,
@@ -77,12 +77,9 @@ class _Tally:
 
 
 class Trainer:
-    """Does jobs on one task at a time.
+    """Does jobs on one task at a time; between iterations it asks whether it was cancelled.
 
-    Args:
-        cancelled: Asked between iterations whether to give up.
-        wall: Monotonic seconds.
-        processor: Seconds that all threads of this process have used.
+    `wall` is monotonic seconds, `processor` what all threads of this process have used.
     """
 
     def __init__(
@@ -134,14 +131,13 @@ class Trainer:
         self.close()
         try:
             task = self._open = OpenTask(request)
-            reply = task.open(self._wall())
+            task.open(self._wall())
         except (TaskFormatError, StreamError) as error:
-            reply = Refused(job=request.job, key=error.key, detail=str(error)[:1000])
-        if isinstance(reply, Refused):
             self.close()
-        elif former is not None:
+            return Failed(job=request.job, reason="schema", detail=str(error)[:1000])
+        if former is not None:
             task.carry_over(former)
-        return reply
+        return Opened(job=request.job)
 
     def _failed(self, job: Job, failed: FailedTrainingError) -> Failed:
         task = self._open

@@ -47,9 +47,10 @@ LEARNERS = {
     "sgd": "gradient_descent:Sgd",
     "bgd": "gradient_descent:Bgd",
     "strsaga": "strsaga:StrSaga",
-    "none": "gradient_descent:NoTraining",
+    "none": "",
 }
-"""Name of a learner to its class below `fedagent_agent.learners`, which a coordinator has not."""
+"""Name of a learner to its class below `fedagent_agent.learners`, which a coordinator has not; a
+task with the learner ``none`` needs no trainer."""
 ParamValue = bool | int | float | str | list[float | str]
 Params = Annotated[
     dict[str, ParamValue],

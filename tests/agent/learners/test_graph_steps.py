@@ -12,7 +12,7 @@ import pytest
 from fedagent_agent.learners import Learner, Tensors, create
 from fedagent_agent.learners.base import UserCodeError
 from fedagent_agent.learners.user import UserLearner, create_held
-from fedagent_agent.trainer.frames import Open, Opened, Refused, Train, Trained
+from fedagent_agent.trainer.frames import Failed, Open, Opened, Train, Trained
 from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import create as create_model
@@ -154,7 +154,7 @@ def test_a_trainer_trains_a_graph_from_files(tmp_path: Path) -> None:
     (tmp_path / "once").write_bytes(encode_tensors(dict(task.once)))
     trainer = Trainer(lambda _job, _wait: False)
     ask = Open(job=1, task=task_bytes(spec), stream="digits:start=400,rate=0.001", seed=1)
-    assert isinstance(trainer.answer(msgspec.structs.replace(ask, once=str(tmp_path))), Refused)
+    assert isinstance(trainer.answer(msgspec.structs.replace(ask, once=str(tmp_path))), Failed)
     opened = trainer.answer(msgspec.structs.replace(ask, once=str(tmp_path / "once")))
     assert isinstance(opened, Opened), opened
     (tmp_path / "model").write_bytes(encode_tensors(dict(task.first)))

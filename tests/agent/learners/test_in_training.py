@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_agent.learners import NO_TRAINING, registry
+from fedagent_agent.learners import registry
 from fedagent_agent.trainer.frames import Open, Opened, Train, Trained
 from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import decode_tensors, encode_tensors
@@ -17,7 +17,7 @@ from fedagent_task.recipe.text import parse_recipe, task_bytes
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("name", [name for name in registry.names() if name != NO_TRAINING])
+@pytest.mark.parametrize("name", registry.names())
 def test_an_order_makes_the_digits_better_known(name: str, tmp_path: Path) -> None:
     rate = 0.2 if name == "bgd" else 0.02
     sets = [f"learner.name={name}", f"learner.rate={rate}", "learner.batch=5"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_agent.learners import NO_TRAINING, Learner, create, registry
+from fedagent_agent.learners import Learner, create, registry
 from fedagent_protocol.tensors import Manifest
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Model
@@ -15,7 +15,7 @@ from fedagent_task.models.base import Csr
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
 MODEL = create_model(ModelSpec(kind="softmax", features=4, classes=3))
-TRAINING = [name for name in registry.names() if name != NO_TRAINING]
+TRAINING = registry.names()
 
 
 def _learner(name: str, model: Model = MODEL, seed: int = 0, **keys: float) -> Learner:

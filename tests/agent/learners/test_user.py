@@ -164,8 +164,8 @@ def test_what_is_missing_is_refused_with_the_mend(
 ) -> None:
     recipe = demo(f"learner.name={name}")
     refused = bench.refused(recipe, STREAM)
-    assert refused.key == "learner.name"
-    assert detail in refused.detail
+    assert refused.startswith("learner.name")
+    assert detail in refused
     with pytest.raises(TaskFormatError, match=detail):
         create_model(ModelSpec(kind=name, features=4, classes=2))
 

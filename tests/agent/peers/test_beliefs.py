@@ -122,7 +122,7 @@ def test_messages_are_bounded_by_the_number_of_sweeps() -> None:
     network = network_of(near_graph(rng, 16, 4), bounds, seed=9)
     network.begin(1, rng.random(16))
     assert network.run(10.0, lambda: not any(node.is_early for node in network.living))
-    assert max(node.beliefs.sweeps for node in network.living) == 7
+    assert max(a.sweeps for node in network.living for a in node.beliefs._around.values()) == 7
     assert network.now <= bounds.beliefs_s + 1e-9
 
 

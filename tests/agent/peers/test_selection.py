@@ -104,8 +104,6 @@ def test_the_k_best_of_the_batch_volunteer_slot_after_slot(fleet: Make) -> None:
         assert kept[-1].belief == pytest.approx(belief[n], abs=0.05)
         assert kept[-1].chosen == trained[n]
         assert set(kept[-1].best) == {here.ids[n] for n in chosen}
-        assert kept[-1].bytes > 0
-        assert 0 < kept[-1].seconds < 2
 
 
 def test_an_agent_that_lost_its_file_is_heard_again(
@@ -128,7 +126,7 @@ def test_an_agent_that_lost_its_file_is_heard_again(
     here.restart(two)
     here.name({two: {one: 1.0}})
     assert here.slot(1, {one: 0.5, two: 0.9}) == {two}
-    assert here.slots(one)[-1].silent == 0
+    assert not here.silent(one)
 
 
 def test_an_agent_killed_within_a_slot_takes_part_in_it_again(fleet: Make) -> None:
@@ -190,7 +188,7 @@ def test_neighbours_that_change_within_a_slot_are_talked_with(fleet: Make) -> No
             here.name({a: {b: 1.0}, b: {a: 1.0, c: 2.0}, c: {b: 2.0}})
     here.run(4.0)
     assert here.volunteers(0) == {c}
-    assert here.slots(b)[-1].neighbours == 2
+    assert here.node(b).distances.keys() == {a, c}
     assert here.slots(b)[-1].mean == 0.4
 
 
@@ -237,7 +235,7 @@ def test_an_edge_that_carries_a_little_and_drops_the_rest_holds_nobody_up(
     here.carries[YARD] = carried
     for number in range(2):
         assert here.slot(number, {a: 0.2, b: 0.3, c: 0.4}) == {c}
-        assert [here.slots(me)[-1].silent for me in here.ids] == [0, 0, 0]
+        assert not any(here.silent(me) for me in here.ids)
 
 
 def test_a_call_of_another_run_does_not_take_the_envelopes_of_a_slot(fleet: Make) -> None:
@@ -252,7 +250,7 @@ def test_a_call_of_another_run_does_not_take_the_envelopes_of_a_slot(fleet: Make
         here.tell(me, other, YARD)
     here.run(5.0)
     assert here.volunteers(0) == {c}
-    assert [here.slots(me)[-1].silent for me in here.ids] == [0, 0, 0]
+    assert not any(here.silent(me) for me in here.ids)
 
 
 def test_lists_of_neighbours_of_edges_without_number_are_forgotten(fleet: Make) -> None:
@@ -272,7 +270,7 @@ def test_declared_neighbours_need_no_edge_to_name_them(fleet: Make) -> None:
     here.name({me: {other: 1.0 for other in here.ids if other not in ring[me]} for me in here.ids})
     opinions = opinions_of(here, 2)
     assert here.slot(0, opinions) == best(opinions, 2)
-    assert all(here.slots(me)[-1].neighbours == 2 for me in here.ids)
+    assert all(here.node(me).distances == ring[me] for me in here.ids)
 
 
 @pytest.mark.parametrize("graph", ["near", "declared"])

@@ -10,7 +10,6 @@ REQUESTS: list[fr.Request] = [
     fr.Open(job=1, task=b"x" * 65_536, stream="digits", seed=7, offset=9, slow_s=0.5),
     fr.Train(job=2, model="/m", out="/o", iterations=3),
     fr.Cancel(job=2),
-    fr.Stop(job=3),
 ]
 
 

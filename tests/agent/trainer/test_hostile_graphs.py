@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from fedagent_agent.trainer.frames import Open, Opened, Refused
+from fedagent_agent.trainer.frames import Failed, Open, Opened
 from fedagent_task.recipe.spec import TaskSpec
 from fedagent_task.recipe.text import task_bytes
 from tests.fakes.graph_tasks import dense_task
@@ -53,7 +53,7 @@ def test_a_hostile_program_is_refused_and_the_next_task_trains(tmp_path: Path, k
     bench.task = GOOD
     bench.base(dict(dense_task().first))
     reply = answered(bench, told(program))
-    assert isinstance(reply, Refused), reply
+    assert isinstance(reply, Failed), reply
     assert isinstance(answered(bench, GOOD), Opened)
     assert bench.trained().stats.num_samples >= 100
     assert not mark.exists()

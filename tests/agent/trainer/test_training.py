@@ -53,9 +53,9 @@ def test_a_stream_that_does_not_fit_is_refused_by_key(
     csv = tmp_path / "a.csv"
     csv.write_text(f"1,{ROW}\n")
     reply = bench.refused(demo(*sets), stream.format(csv=csv))
-    assert reply.key == key
-    assert detail in reply.detail
-    assert str(tmp_path) not in reply.detail  # others get it: where a file lies is not theirs
+    assert reply.startswith(key)
+    assert detail in reply
+    assert str(tmp_path) not in reply  # others get it: where a file lies is not theirs
     bench.failed("not_open")
 
 

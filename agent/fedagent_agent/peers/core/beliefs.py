@@ -39,8 +39,7 @@ class _Neighbour:
 class Beliefs:
     """One client's beliefs, slot by slot; `distances` of neighbours are in any unit.
 
-    Attributes:
-        tolerance: Largest change of a log ratio that is not sent, in this stage of the slot.
+    `tolerance` is the largest change of a log ratio that is not sent, in this stage of the slot.
     """
 
     def __init__(self, distances: Mapping[str, float], settings: SlotSettings) -> None:
@@ -141,11 +140,6 @@ class Beliefs:
     def residual(self) -> float:
         """The largest difference between a message as it should be and one that was sent."""
         return max(map(_residual, self._around.values()), default=0.0)
-
-    @property
-    def sweeps(self) -> int:
-        """Most messages sent to one neighbour in this slot, repeats left out."""
-        return max((around.sweeps for around in self._around.values()), default=0)
 
     @property
     def log_belief(self) -> float:

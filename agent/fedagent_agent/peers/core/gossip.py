@@ -56,17 +56,14 @@ class _Neighbour:
     has: Facts = NOTHING  # facts that it has sent or acknowledged
     flight: Facts = NOTHING  # facts in the newest state to it, which is number `seq`
     seq: int = 0
-    states: int = 0  # how many new states it was sent
     silent: bool = False
     child: bool = False  # this agent is its parent
 
 
 class Gossip:
-    """One agent's part of the agreement, slot by slot.
+    """One agent's part of the agreement, slot by slot; `rests` while its beliefs stand still.
 
-    Attributes:
-        rests: This agent's beliefs stand still.
-        stage: How often all name their index anew, because the K best were in doubt.
+    `stage` counts how often all name their index anew, because the K best were in doubt.
     """
 
     def __init__(self, me: str, neighbours: Iterable[str], settings: SlotSettings) -> None:
@@ -195,7 +192,6 @@ class Gossip:
     def message(self, peer: str, seq: int) -> GossipMessage | None:
         """Return the news that go into state number `seq`; None: the neighbour has everything."""
         around = self._around[peer]
-        around.states += self.unsent(peer)
         if seq > around.seq:
             # A repeat may carry more than what the acknowledgement of its number is about.
             around.flight, around.seq = self._facts - around.has, seq
@@ -250,11 +246,6 @@ class Gossip:
             return False  # who names one that came after them has not named them: it lies
         gap = best[-1].psi - self._runner_up.psi
         return 0 < gap <= self.settings.close * tolerance / self.agents
-
-    @property
-    def exchanges(self) -> int:
-        """Most new states sent to one neighbour in this slot."""
-        return max((around.states for around in self._around.values()), default=0)
 
     @property
     def agents(self) -> int:

@@ -38,16 +38,10 @@ class SlotPhase(Enum):
 
 
 class BpUcbNode:
-    """One agent among neighbours.
+    """One agent among neighbours; `chosen` is None while it is undecided whether it volunteers.
 
-    Args:
-        incarnation: Grows with every start and every change of neighbours.
-        arm: What it kept.
-
-    Attributes:
-        slot: The slot that is running; 0 before the first.
-        chosen: Whether the agent volunteers in it; None: undecided.
-        available: Whether it may be chosen when it names its index.
+    `incarnation` grows with every start and every change of neighbours; an agent that is not
+    `available` when it names its index is not chosen.
     """
 
     def __init__(
@@ -210,7 +204,7 @@ class BpUcbNode:
         """Neighbours that are left out."""
         return frozenset(peer for peer, channel in self._channels.items() if channel.dropped)
 
-    def record(self, call: OpinionCall, opinion: float | None, seconds: float) -> SlotRecord:
+    def record(self, call: OpinionCall, opinion: float | None) -> SlotRecord:
         """Return what the owner of *this* device may see of the slot; it must not leave it."""
         named = self.phase in (SlotPhase.GOSSIP, SlotPhase.DECIDED)
         return SlotRecord(
@@ -226,11 +220,6 @@ class BpUcbNode:
             chosen=self.chosen,
             best=tuple(self.best),
             agents=self.gossip.agents,
-            neighbours=len(self.distances),
-            silent=len(self.silent),
-            sweeps=self.beliefs.sweeps,
-            exchanges=self.gossip.exchanges,
-            seconds=max(0.0, seconds),
         )
 
     def _go_on(self, stage: int, now: float) -> None:

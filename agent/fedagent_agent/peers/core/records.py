@@ -67,14 +67,6 @@ class SlotRecord:
     chosen: bool | None = None  # whether it volunteered; None: undecided
     best: tuple[str, ...] = ()
     agents: int = 0
-    neighbours: int = 0
-    silent: int = 0
-    sweeps: int = 0
-    """Most belief messages to one neighbour, repeats left out; `exchanges`: of gossip."""
-    exchanges: int = 0
-    envelopes: int = 0  # sent to neighbours, cards included; `bytes`: as they were sealed
-    bytes: int = 0
-    seconds: float = 0.0  # to the decision; to the end of the slot where none was taken
 
 
 class StoreSlot(Write, frozen=True):

@@ -10,7 +10,7 @@ needed.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
@@ -47,23 +47,14 @@ _REMEMBERED = 16
 
 @dataclass(frozen=True, slots=True)
 class PeerAccess:
-    """What a device brings when neighbours are first needed.
-
-    Attributes:
-        arms: As they survived the last process, by run.
-        declared: Neighbours that its owner names, and how far they are in kilometres.
-    """
+    """What a device brings when neighbours are first needed."""
 
     me: str
     incarnation: int  # larger than every one before
     transport: PeerTransport  # sealed with its keys of this start
     rng: Jitter  # seeded; spreads repeats in time, nothing else
-    arms: Mapping[str, ArmStats] = field(default_factory=dict)
-    declared: Mapping[str, float] = field(default_factory=dict)
-
-
-def _unsigned(_call: OpinionCall, _answer: object, _edge: str) -> bytes:
-    return b""
+    arms: Mapping[str, ArmStats]  # as they survived the last process, by run
+    declared: Mapping[str, float]  # neighbours that the owner names, in kilometres
 
 
 OpenPeers = Callable[[Counter[str]], PeerAccess | str]
@@ -72,18 +63,14 @@ OpenPeers = Callable[[Counter[str]], PeerAccess | str]
 
 @dataclass(slots=True)
 class _Slot:
-    """A call that this agent takes part in.
-
-    Attributes:
-        announce_at: When each is to be told that this agent volunteers.
-    """
+    """A call that this agent takes part in."""
 
     call: OpinionCall
     task: PeersSpec
     opinion: float | None
     begun: float
     ends: dict[str, float]  # edges that have called, and until when they listen
-    announce_at: dict[str, float] = field(default_factory=dict)
+    announce_at: dict[str, float] = field(default_factory=dict)  # when to tell each edge
     started: bool = False  # neighbours are known, and the exchange has begun
     rewired: int = 0  # how often neighbours have changed since
     record: SlotRecord | None = None
@@ -98,21 +85,15 @@ class _Slot:
 class PeerSelection:
     """One agent among its neighbours, slot after slot, run after run.
 
-    Args:
-        counters: Of the agent; reasons begin with ``peer_``.
-        open_access: Called once, at the first need; None: this agent has no neighbours.
-        sign: Signs that this agent volunteers, for an edge.
-
-    Attributes:
-        available: Else it stands aside and announces nothing.
-        node: Of the slot that runs, or ran last.
+    `open_access` is called once, at the first need; `node` is that of the slot that runs, or ran
+    last. An agent that is not `available` stands aside and announces nothing.
     """
 
     def __init__(
         self,
         counters: Counter[str],
-        open_access: OpenPeers | None = None,
-        sign: SignAnswer = _unsigned,
+        open_access: OpenPeers | None,
+        sign: SignAnswer,
     ) -> None:
         self.counters = counters
         self._sign = sign
@@ -174,7 +155,6 @@ class PeerSelection:
         if call.round <= self._newest.get(call.run, -1):
             return effects
         self._newest[call.run] = call.round
-        effects += self.end(now)
         if opinion is not None and not math.isfinite(opinion):
             opinion = None
         self._slot = _Slot(call, task, opinion, now, self._calls[call.run, call.round])
@@ -300,7 +280,6 @@ class PeerSelection:
         known = slot.task.graph == "declared" or all(edge in self._named for edge in slot.ends)
         if not known and now < slot.names_at:
             return []
-        self._access.transport.reset()
         slot.started = True
         return self._start(slot, now)
 
@@ -323,7 +302,7 @@ class PeerSelection:
             )
         node.begin(number, slot.opinion, now, trained=call.trained, settings=settings)
         self._arms[call.run] = node.arm
-        return [*self._admit(now), self._keep(slot, node, now), *self._go_on(now)]
+        return [*self._admit(now), self._keep(slot, node), *self._go_on(now)]
 
     def _go_on(self, now: float) -> list[Effect]:
         node = self.node
@@ -344,7 +323,7 @@ class PeerSelection:
             return []  # of a slot that another call has ended
         if chosen:
             slot.announce_at = dict.fromkeys(slot.ends, now)
-        return [self._keep(slot, node, now), *self._announce(now)]
+        return [self._keep(slot, node), *self._announce(now)]
 
     def _announce(self, now: float) -> list[Effect]:
         slot = self._slot
@@ -362,17 +341,8 @@ class PeerSelection:
                     effects.append(Send(edge, structs.replace(volunteer, claim=claim)))
         return effects
 
-    def end(self, now: float) -> list[Effect]:
-        """End the slot; its last envelopes are in what is kept of it."""
-        slot, self._slot = self._slot, None
-        if slot is None or self.node is None or slot.record is None:
-            return []
-        return [self._keep(slot, self.node, now)]
-
-    def _keep(self, slot: _Slot, node: BpUcbNode, now: float) -> StoreSlot:
+    def _keep(self, slot: _Slot, node: BpUcbNode) -> StoreSlot:
         """Return the slot as it is now; what was decided by stays as it was."""
-        record, transport = slot.record, self._access.transport
-        if record is None or record.chosen is None:
-            record = node.record(slot.call, slot.opinion, now - slot.begun)
-        slot.record = replace(record, envelopes=transport.sent, bytes=transport.sent_bytes)
+        if slot.record is None or slot.record.chosen is None:
+            slot.record = node.record(slot.call, slot.opinion)
         return StoreSlot(self._incarnation, node.arm, slot.record)

@@ -33,22 +33,15 @@ CROSSED_S = 0.05
 class PeerTransport:
     """This agent's way to its neighbours; counts what is refused, by reason.
 
-    Attributes:
-        ways: Edges by which a neighbour may be reached.
-        sent, sent_bytes: Messages since `reset`, and their sealed bytes.
+    `ways` are the edges by which a neighbour may be reached.
     """
 
     def __init__(self, seal: PeerSeal, counters: Counter[str]) -> None:
         self.counters = counters
         self.ways: Mapping[str, tuple[str, ...]] = {}
-        self.sent = self.sent_bytes = 0
         self._seal = seal
         self._heard_by: dict[str, tuple[str, float]] = {}
         self._shown_at: dict[str, float] = {}
-
-    def reset(self) -> None:
-        """Count what is sent anew."""
-        self.sent = self.sent_bytes = 0
 
     def admit(self, ways: Mapping[str, tuple[str, ...]], now: float) -> list[Effect]:
         """Have these neighbours, and the edges by which each may be reached."""
@@ -119,6 +112,4 @@ class PeerTransport:
             ways = (heard[0],)
         if not ways:
             self.counters["peer_no_way"] += 1
-        self.sent += len(ways)
-        self.sent_bytes += len(ways) * len(body)
         return [Send(edge, PeerSend(to=peer, body=body)) for edge in ways]
