@@ -123,13 +123,13 @@ def small_result(
         censored=~delivered,
         void=~delivered,
         num_samples=np.full(n, 10, dtype=np.int64),
+        loss=np.full(n, 0.5),
         rent_micro=rent,
     )
     details = Details(
         status=tuple("arrived" if d else "missed" for d in delivered.tolist()),
         weight=in_time.astype(np.float64),
         norm=np.full(n, np.nan),
-        loss=np.full(n, 0.5),
         reason=tuple("" if d else "silent" for d in delivered.tolist()),
     )
     edges = []

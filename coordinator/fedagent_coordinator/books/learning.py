@@ -35,10 +35,10 @@ COLUMNS: dict[str, type[np.generic]] = {
     **dict.fromkeys(("used", "void", "censored"), np.bool_),
     **dict.fromkeys(("num_samples", "arrivals", "steps", "iterations"), np.int64),
     **dict.fromkeys(("tau_s", "dt_s", "lc_s", "ut_s", "train_s"), np.float64),
-    **dict.fromkeys(("seconds_per_iteration", "loss_rms"), np.float64),
+    **dict.fromkeys(("seconds_per_iteration", "loss", "loss_rms"), np.float64),
 }
 """Of `orders`, as `Feedback` has them too."""
-_READ = ("client", "in_time", *COLUMNS, "status", "reason", "norm", "loss")
+_READ = ("client", "in_time", *COLUMNS, "status", "reason", "norm")
 _OPTIONAL = {"steps": "steps", "iterations": "iterations", "train_s": "steps"}
 """Columns that a feedback may do without, and the one whose NULLs say so: seconds may be NaN."""
 
@@ -208,7 +208,6 @@ def _feedback(
         pairs=pairs,
         X=in_time,
         ending=endings_of(*said, in_time, arrays["void"]),
-        loss=np.array(columns["loss"], dtype=np.float64),
         evidence=believed,
         psi=row["psi"],
         rent_micro=row["rent_paid_micro"],

@@ -24,7 +24,7 @@ from .records import pack
 
 DEVICE_SAMPLES = "device_samples"
 """On how many samples a score by devices rests."""
-_DETAILS = ("status", "reason", "weight", "norm", "loss")
+_DETAILS = ("status", "reason", "weight", "norm")
 _PROOF = ("claim", "public", "signature")
 _UNSIGNED = (None, None, None)
 

@@ -31,13 +31,13 @@ from fedagent_coordinator.policies.state import grown
 from fedagent_protocol.columns import claims_in, column
 from fedagent_protocol.errors import MalformedError, safe_text
 from fedagent_protocol.messages import EdgeMoments, OpinionMode, Opinions, Volunteers
-from fedagent_protocol.signed import Asked, is_claim
+from fedagent_protocol.signed import Asked
 from fedagent_task.moments import Moments, MomentsError
 from fedagent_task.recipe.spec import Recipe
 
 from .edges import EdgeSession
 from .effects import BookOpinions, BookVolunteers
-from .observation import joined
+from .observation import joined, signed_by
 from .settings import PastEvaluations, Settings, evaluation_period
 
 AnswerMessage = Opinions | Volunteers | EdgeMoments
@@ -110,17 +110,13 @@ def no_answer(agents: int) -> EdgeAnswer:
 
 @dataclass(slots=True)
 class Answers:
-    """Reads the answers to one call; without `asked` all count that have an index.
-
-    What an edge says of a client is checked once: one that repeats itself costs nothing.
-    """
+    """Reads the answers to one call; without `asked` all count that have an index."""
 
     call: Call
     recipe: Recipe
     index: Callable[[EdgeSession, npt.NDArray[np.int32]], npt.NDArray[np.int32]]
     """Gives the run-wide indices of an edge's sessions, -1 of those that have none."""
     asked: Asked | None = None
-    _judged: dict[tuple[str, int], tuple[bytes, bool]] = field(default_factory=dict)
 
     def read(self, message: AnswerMessage, edge: EdgeSession) -> EdgeAnswer:
         """Return what a message says whose ids the session knows.
@@ -180,13 +176,8 @@ class Answers:
             return client >= 0
         theirs = np.zeros(len(client), dtype=np.bool_)
         for row in np.flatnonzero(client >= 0).tolist():
-            place, agent = (edge.id, int(client[row])), edge.ids[rows[row]]
-            words = said(self.asked, agent, row)
-            judged = self._judged.get(place)
-            if judged is None or judged[0] != words:
-                signed = claims[row].tobytes() if len(claims) else b""
-                judged = self._judged[place] = words, is_claim(signed, agent, words)
-            theirs[row] = judged[1]
+            agent, signed = edge.ids[rows[row]], claims[row].tobytes() if len(claims) else b""
+            theirs[row] = signed_by(agent, signed, said(self.asked, agent, row))
         return theirs
 
 

@@ -85,7 +85,6 @@ class Details:
     status: tuple[str, ...]
     weight: npt.NDArray[np.float64]
     norm: npt.NDArray[np.float64]
-    loss: npt.NDArray[np.float64]
     reason: tuple[str, ...]
     score: float = 0.0  # mean score that devices gave the model which the round began with
     score_n: int = 0  # by so many samples

@@ -1,5 +1,6 @@
 """From the columns of all edges to the one view that a policy sees."""
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -36,10 +37,6 @@ class Observation:
     ids: Sequence[str] = ()
 
 
-Terms = tuple[str, int, int, bool, bytes]
-"""Edge, number, price, availability and claim that stand in one row."""
-
-
 @dataclass(slots=True)
 class SignedTerms:
     """What clients have signed that several edges name.
@@ -53,8 +50,8 @@ class SignedTerms:
     """
 
     unsigned: Counter[str] = field(default_factory=Counter)
-    _last: dict[int, Terms] = field(default_factory=dict)
-    """What each client signed last, with its claim: it is not checked again."""
+    _sign: set[int] = field(default_factory=set)
+    """Who has signed something before."""
 
     def refused(
         self, ordered: Sequence[Observation], client: npt.NDArray[np.int32], fresh: BoolArray
@@ -67,29 +64,29 @@ class SignedTerms:
         for row in np.flatnonzero(fresh).tolist():
             by_client.setdefault(int(client[row]), []).append(row)
         for one, group in by_client.items():
-            if len(group) == 1 and one not in self._last:
+            if len(group) == 1 and one not in self._sign:
                 continue
-            said = {row: _terms(*rows[row]) for row in group}
-            for row in sorted(group, key=lambda row: -said[row][1]):
-                seen, at = rows[row]
-                agent = seen.ids[int(seen.columns.session[at])]
-                if self._last.get(one) == said[row] or _is_signed(agent, said[row]):
-                    self._last[one] = said[row]
+            number = {row: int(rows[row][0].columns.context_seq[rows[row][1]]) for row in group}
+            for row in sorted(group, key=lambda row: -number[row]):
+                if _is_signed(*rows[row]):
+                    self._sign.add(one)
                     break
                 refused[row] = True
-                self.unsigned[seen.edge_id] += 1
+                self.unsigned[rows[row][0].edge_id] += 1
         return refused
 
 
-def _terms(seen: Observation, at: int) -> Terms:
+def _is_signed(seen: Observation, at: int) -> bool:
     c = seen.columns
-    claim = c.claim[at].tobytes() if len(c.claim) else b""
-    return seen.edge_id, int(c.context_seq[at]), int(c.price[at]), bool(c.available[at]), claim
+    agent, seq = seen.ids[int(c.session[at])], int(c.context_seq[at])
+    price, available = int(c.price[at]), bool(c.available[at])
+    statement = terms(seen.edge_id, agent, seq=seq, price=price, available=available)
+    return signed_by(agent, c.claim[at].tobytes() if len(c.claim) else b"", statement)
 
 
-def _is_signed(agent: str, said: Terms) -> bool:
-    edge, seq, price, available, claim = said
-    statement = terms(edge, agent, seq=seq, price=price, available=available)
+@functools.lru_cache(maxsize=20_000)
+def signed_by(agent: str, claim: bytes, statement: bytes) -> bool:
+    """Return whether an agent has signed a statement; an edge that repeats itself costs nothing."""
     return any(claim) and is_claim(claim, agent, statement)
 
 

@@ -154,7 +154,7 @@ def settle_round(
         reason=details.reason,
         valid=~feedback.void,
     )
-    feedback = replace(feedback, ending=ending, loss=details.loss, evidence=believed)
+    feedback = replace(feedback, ending=ending, evidence=believed)
     in_sums = details.weight[details.weight > 0]
     heaviest = settings.weight_cap * float(np.median(in_sums)) if len(in_sums) else 0.0
     each = plan.controls.of_each(len(pairs))
@@ -240,6 +240,7 @@ def _feedback(
     flags, counts = partial(_column, rows, scalar=np.bool_), partial(_column, rows, scalar=np.int64)
     valid, steps, tau_ms = flags("valid"), counts("steps"), counts("tau_ms")
     loss_rms = np.array([row.stats.course.loss_rms for row in rows], dtype=np.float64)
+    loss = _column(rows, "loss", np.float64)
     each_s = _column(rows, "seconds_per_iteration", np.float64)
     # Of work that was begun in an earlier round, this one has not seen the parts.
     seen = valid & (counts("made_in") == 0)
@@ -263,7 +264,9 @@ def _feedback(
         num_samples=counts("num_samples"),
         steps=steps,
         iterations=counts("iterations"),
-        loss_rms=np.where(valid & (loss_rms > 0), loss_rms, math.nan),  # 0: it is not reported
+        # 0: they are not reported.
+        loss=np.where(valid & (loss != 0), loss, math.nan),
+        loss_rms=np.where(valid & (loss_rms > 0), loss_rms, math.nan),
     )
 
 
@@ -294,9 +297,9 @@ def _ending(status: str, reason: str) -> Ending:
 
 def _details(rows: Sequence[Outcome], feedback: Feedback) -> Details:
     numbers, valid = partial(_column, rows, scalar=np.float64), ~feedback.void
-    loss, score_n = numbers("loss"), np.where(valid, numbers("score_n"), 0.0)
-    loss = np.where(valid & (loss != 0), loss, math.nan)  # 0 stands for one that is not reported
-    samples, total, mean_loss = numbers("num_samples"), float(score_n.sum()), math.nan
+    score_n, loss = np.where(valid, numbers("score_n"), 0.0), feedback.loss
+    assert loss is not None
+    samples, total, mean_loss = feedback.num_samples, float(score_n.sum()), math.nan
     if (known := np.isfinite(loss) & (samples > 0)).any():
         with np.errstate(over="ignore"):
             mean_loss = float(np.average(loss[known], weights=samples[known]))
@@ -307,7 +310,6 @@ def _details(rows: Sequence[Outcome], feedback: Feedback) -> Details:
         reason=tuple(safe_text(row.reason, limit=500) for row in rows),
         weight=np.where(feedback.used, numbers("weight"), 0.0),
         norm=np.where(valid, numbers("norm"), math.nan),
-        loss=loss,
         score=score / total if total else 0.0,
         score_n=int(total),
         train_loss=mean_loss,

@@ -193,7 +193,7 @@ def test_a_feedback_is_rebuilt_bit_for_bit(tmp_path: Path, *, bare: bool) -> Non
                 valid=~feedback.void,
             )
             feedback = replace(feedback, ending=ending, loss=loss, loss_rms=rms, evidence=believed)
-            details = replace(result.details, status=status, reason=reason, loss=loss)
+            details = replace(result.details, status=status, reason=reason)
             store.settle(run_id, structs.replace(result, feedback=feedback, details=details))
             given.append(feedback)
         found = [one for one, _ in settled(store._db.connection, run_id)]

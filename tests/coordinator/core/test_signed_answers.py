@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_coordinator.core import effects as fx
+from fedagent_coordinator.core import observation
 from fedagent_coordinator.core.settings import PastEvaluations
 from fedagent_protocol import messages as m
 from fedagent_protocol.columns import claim_column, unpack
@@ -106,8 +107,8 @@ def signed_by(said: Answer, count: int) -> Answer:
 
 
 def earlier(former: list[Answer], said: Answer) -> Answer:
-    """The answer before, as if it were of this round and model."""
-    old, model = former[max(0, len(former) - 2)], {}
+    """The answer of the call before, as if it were of this round and model."""
+    old, model = next((one for one in former[::-1] if one.round != said.round), said), {}
     if isinstance(said, m.Opinions):
         model = {"model": said.model}
     return structs.replace(old, round=said.round, known=said.known, new_ids=said.new_ids, **model)
@@ -196,7 +197,8 @@ def test_an_edge_that_shouts_is_checked_once_in_a_call() -> None:
                 field.hear(liar.id, liar.answer(call, 0.0))
 
     field.kernel.after(0.05, shout)
-    with mock.patch("fedagent_coordinator.core.answers.is_claim", checked):
+    observation.signed_by.cache_clear()
+    with mock.patch.object(observation, "is_claim", checked):
         field.run()
     assert checked.call_count == 6 * len(field.evaluated)
 
