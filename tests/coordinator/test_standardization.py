@@ -16,10 +16,7 @@ from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from .test_run_store import check_history
 
 GIVEN = recipe("data.scale=1", "data.standardize=true", "data.standardize_s=5")
-POINTS = [
-    "standardizing", "standardize.before-commit", "standardize.committed",
-    "standardize.marked", "standardized", "decided", "settled",
-]  # fmt: skip
+POINTS = ["standardizing", "standardize.before-commit", "standardize.committed", "standardized"]
 
 
 def site_of(folder: Path, edges: int = 2, given: Recipe = GIVEN, **kill: object) -> Site:
@@ -105,9 +102,7 @@ def test_where_nobody_has_samples_all_are_asked_again(tmp_path: Path) -> None:
     [
         b"\x00",
         Moments.none(64).encode(),
-        Moments.of(np.ones((1, 63), np.float32)).encode(),
         Moments(4_000_000, (0,) * 64, (1,) * 64).encode(),
-        Moments(2, (2,) * 64, (0,) * 64).encode(),
         Moments(2, (1 << 300,) * 64, (1 << 700,) * 64).encode(),
     ],
 )

@@ -28,10 +28,7 @@ def site_of(folder: Path, given: Recipe, kill_at: str = "", kill_hit: int = 2) -
     return Site(folder, given, edges, kill_at=kill_at, kill_hit=kill_hit)
 
 
-@pytest.mark.parametrize(
-    "point",
-    ["settled", "learnt", "merged", "model.before-commit", "model.committed", "committed"],
-)
+@pytest.mark.parametrize("point", ["settled", "model.before-commit", "model.committed"])
 def test_a_kill_loses_no_step_and_does_none_twice(tmp_path: Path, point: str) -> None:
     given = recipe(*YOGI)
     whole = site_of(tmp_path / "whole", given)
@@ -49,7 +46,7 @@ def test_a_kill_loses_no_step_and_does_none_twice(tmp_path: Path, point: str) ->
     with Store(tmp_path / "whole") as store:
         kept = store.read.models.to_keep(last=1)
     assert [state in kept for _, _, state in wanted[1:]] == [False, False, False, True]
-    if point in {"model.committed", "committed"}:
+    if point == "model.committed":
         # What was committed is all that there is to go on from: the same models to the bit.
         assert found == wanted
     else:
