@@ -12,7 +12,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
-from fedagent_edge.core.masking import RESTING
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.authority import Authority
 from fedagent_node.site.credentials import Joined, store_credentials
@@ -301,41 +300,6 @@ def test_keys_that_are_not_signed_are_in_no_masks_and_answers_of_strangers_are_i
     exact(f, report, others)
     assert outcome_of(report, first).reason.startswith("masking_")
     assert f.core.counters["masking_unasked"] == 1
-
-
-def test_a_dealer_and_a_holder_who_contradict_each_other_take_turns(tmp_path: Path) -> None:
-    """As long as the liar behaves, nobody can know which of the two it is."""
-    f = secure_field(tmp_path, 4)
-    liar, _ = liar_and_honest(f)
-
-    def false_share_then_silence(said: m.AnyMessage) -> m.AnyMessage | None:
-        if isinstance(said, m.MaskShares):
-            return replace(said, shares={**said.shares, max(said.shares): bytes(148)})
-        return None if isinstance(said, m.MaskOpening) else said
-
-    liar.lie = false_share_then_silence
-    f.order(1)
-    f.run_until_report(1)
-    f.run_for(1.0)
-    (pair,) = f.core.memory.mask_suspects
-    assert pair.dealer == liar.id
-    told = f"{pair.holder[:12]} says that its share does not open; one of the two lies"
-    assert told in " ".join(note.text for note in f.notes if note.peer == liar.id)
-    liar.lie = lambda said: said
-    rested = []
-    for number in (2, 3):
-        f.restart()
-        f.run_for(1.0)
-        f.order(number)
-        report = f.run_until_report(number)
-        f.run_for(1.0)
-        (out,) = [one for one in report.outcomes if not one.used]
-        rested.append(out.agent)
-        assert (report.failed, out.reason) == ("", RESTING)
-        assert report.timing_ms["collect"] < 1000 * SPEC.stage_s, "nobody waits for who rests"
-    assert rested == [pair.dealer, pair.holder]
-    f.core.memory.adopt("f" * 32, "", b"")
-    assert not f.core.memory.mask_suspects, "another run, another trust"
 
 
 @pytest.mark.parametrize("shown", ["none", "another's", "its own"])

@@ -185,7 +185,7 @@ def test_ratings_of_strangers_do_not_fit() -> None:
 FASHION = ModelSpec(kind="cnn", layout="fashion", features=784, classes=10)
 CIFAR = ModelSpec(kind="cnn", layout="cifar", features=3072, classes=10)
 PICTURE = ModelSpec(
-    kind="cnn", layout="fashion", features=24 * 20 * 2, image=(24, 20, 2), classes=3, l2=0.1
+    kind="cnn", layout="fashion", features=18 * 16 * 2, image=(18, 16, 2), classes=3, l2=0.1
 )
 
 

@@ -22,7 +22,6 @@ from fedagent_protocol.transfer import Layout
 from fedagent_task.aggregation.bounds import Term, Told
 from fedagent_task.secure_aggregation.agreement import Trusted, anybody
 from fedagent_task.secure_aggregation.keys import Seed
-from fedagent_task.secure_aggregation.suspicion import Suspects
 
 from .admission import Verdict
 from .sessions import AgentSessions
@@ -69,23 +68,11 @@ class Memory(Struct, kw_only=True):
     """The newest updates of the run, and how its devices were aligned: what is usual here."""
     mask_liars: tuple[str, ...] = ()
     """The newest that gave false shares in this run: they are in none of its masks any more."""
-    mask_suspects: tuple[Suspects, ...] = ()
-    """The newest pairs of this run of which one has lied about a share."""
 
     def bar(self, agent: str) -> None:
         """Let an agent into no masks of this run any more."""
         others = tuple(one for one in self.mask_liars if one != agent)
         self.mask_liars = (*others, agent)[-MAX_LIARS:]
-
-    def suspect(self, pairs: tuple[Suspects, ...]) -> None:
-        """Let the two of a pair into no masks of this run together any more."""
-        self.mask_suspects = (*self.mask_suspects, *pairs)[-MAX_LIARS:]
-
-    def turns_taken(self, pairs: tuple[Suspects, ...], *, void: bool) -> None:
-        """Count a round for those of the pairs who were there."""
-        self.mask_suspects = tuple(
-            pair.after(void=void) if pair in pairs else pair for pair in self.mask_suspects
-        )
 
     def adopt(self, run: str, task: str, body: bytes) -> None:
         """Begin with another run, or with this one's task as it is from now on."""
@@ -97,7 +84,7 @@ class Memory(Struct, kw_only=True):
             self.model, self.model_bytes = "", 0
             self.last_round, self.report = 0, None
             self.told, self.alignments = (), {}
-            self.mask_liars, self.mask_suspects = (), ()
+            self.mask_liars = ()
         self.run, self.task, self.body, self.claim = run, task, body, None
 
 

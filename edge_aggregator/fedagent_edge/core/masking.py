@@ -16,7 +16,6 @@ from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
 from fedagent_task.secure_aggregation.keys import Place, Seed
-from fedagent_task.secure_aggregation.suspicion import taking_turns
 
 from .effects import EdgeState
 from .part import Part, Stage
@@ -28,10 +27,6 @@ NOT_IN_COHORT = "not_in_cohort"
 """Reason for the update of an agent that is not in the masks."""
 BARRED = "masking_barred"
 """The same of one that gave false shares in an earlier round of the run."""
-RESTING = "masking_resting"
-"""The same of one in whose place another that it contradicts is in the masks."""
-SUSPECTS = "masking_suspects"
-"""Counter of pairs whose word on a share was one against the other."""
 FALSE_SHARES = "masking_false_shares"
 """Reason for the update of an agent that gave false shares; it is not paid."""
 
@@ -50,7 +45,6 @@ class Masking:
     Attributes:
         void: Why there can be no sum: too few took part.
         seeds: What takes the masks off the sum, once enough have answered.
-        turns: Pairs of which one sits out this round, since one of the two lies.
     """
 
     def __init__(
@@ -65,18 +59,10 @@ class Masking:
         self.seeds: tuple[Seed, ...] | None = None
         memory = state.memory
         barred = frozenset(memory.mask_liars)
-        self.turns = taking_turns(memory.mask_suspects, parts, barred)
-        resting = frozenset(pair.rests for pair in self.turns)
-        self.cohort = Cohort(
-            Place(memory.run, order.round, state.me.edge),
-            spec,
-            state.site_members(),
-            barred=barred,
-            resting=resting,
-            suspected=memory.mask_suspects,
-        )
+        place = Place(memory.run, order.round, state.me.edge)
+        self.cohort = Cohort(place, spec, state.site_members(), barred=barred)
         self._parts, self._spec = parts, spec
-        self._refused = {**dict.fromkeys(barred, BARRED), **dict.fromkeys(resting, RESTING)}
+        self._refused = dict.fromkeys(barred, BARRED)
         self._phase = _Phase.KEYS
         # Half of the time until the deadline is the training's.
         self._stage_s = min(spec.stage_s, order.deadline_ms / 4000)
@@ -174,7 +160,7 @@ class Masking:
 
     def _none_missing(self, there: Collection[str]) -> bool:
         gone = {part.agent for part in self._parts.values() if part.stage is Stage.ENDED}
-        return self._parts.keys() <= {*there, *gone, *self.cohort.barred, *self.cohort.resting}
+        return self._parts.keys() <= {*there, *gone, *self.cohort.barred}
 
     def _ask(self, now: float) -> list[Effect]:
         self._again_at = now + ASK_AGAIN_S

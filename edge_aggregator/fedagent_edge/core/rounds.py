@@ -31,7 +31,7 @@ from .effects import (
     SaveRound,
 )
 from .exchange import Exchange
-from .masking import FALSE_SHARES, NOT_IN_COHORT, SUSPECTS, Masking
+from .masking import FALSE_SHARES, NOT_IN_COHORT, Masking
 from .part import Part, Stage
 from .round import Phase, Round
 from .updates import Updates
@@ -345,10 +345,7 @@ class Rounds:
         return self.updates.close(rnd)
 
     def _name_liars(self, rnd: Round, masking: Masking) -> list[Effect]:
-        """Tell whose shares were false: they are not paid, and in no masks of the run any more.
-
-        Where one's word stands against another's, the two are in no masks together any more.
-        """
+        """Tell whose shares were false: they are not paid, and in no masks of the run any more."""
         memory, liars = self.state.memory, masking.cohort.liars
         where, effects = f"secure aggregation of round {rnd.number}", list[Effect]()
         for agent, how in liars.items():
@@ -360,20 +357,12 @@ class Rounds:
             _not_paid(one.agent, one.tau_ms, FALSE_SHARES) if one.agent in liars else one
             for one in rnd.outcomes
         )
-        memory.suspect(masking.cohort.suspects)
-        for pair in masking.cohort.suspects:
-            self._counters[SUSPECTS] += 1
-            says = f"{pair.holder[:12]} says that its share does not open"
-            told = "one of the two lies, they are in no masks together any more"
-            effects.append(Warn(pair.dealer, f"{where}: {says}; {told}"))
         return effects
 
     def _report(self, rnd: Round, failed: str, now: float, *, first: bytes = b"") -> list[Effect]:
         """Store and send the report; with `failed` there is no new model, and nothing is used."""
         rnd.phase = Phase.OVER
         memory = self.state.memory
-        if rnd.masking is not None:
-            memory.turns_taken(rnd.masking.turns, void=bool(failed))
         report = rnd.report(failed, now)
         with_chunk = rnd.order.want_model and len(report.outcomes) <= OUTCOMES_WITH_CHUNK
         report = replace(

@@ -1,11 +1,10 @@
 """An edge's part in secure aggregation: it carries keys and shares, and unmasks one sum.
 
 It sees no private key of a device that took part to the end, and no seed of one that did not.
-What devices would refuse it refuses first, and who lies is named; where it is one's word against
-another's, the two are suspects (`suspicion`).
+What devices would refuse it refuses first, and who lies is named, unless it is one's word against
+another's.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fedagent_protocol.messages import (
@@ -33,7 +32,6 @@ from .agreement import (
 )
 from .keys import Place, Seed, check_of, commitment, mask_key_of, mask_public
 from .member import sign_of
-from .suspicion import Suspects, disjoint, second_time
 
 HASH_BYTES = 32
 
@@ -48,9 +46,6 @@ class Cohort:
 
     Attributes:
         barred: Devices that are let in no more, since they lied before.
-        resting: Devices that are not let in this once: one that they contradict may be.
-        suspected: Suspects of earlier rounds.
-        suspects: Those of this round; of each two one lies, and it is void for it.
         liars: Devices whose shares proved false, and how.
     """
 
@@ -58,9 +53,6 @@ class Cohort:
     spec: SecureAggregationSpec
     trusted: Trusted = anybody
     barred: frozenset[str] = frozenset()
-    resting: frozenset[str] = frozenset()
-    suspected: tuple[Suspects, ...] = ()
-    suspects: tuple[Suspects, ...] = ()
     liars: dict[str, str] = field(default_factory=dict)
     members: dict[str, MemberKeys] = field(default_factory=dict)
     _roster: MaskRoster | None = None
@@ -91,8 +83,6 @@ class Cohort:
         """Take a device's keys; return the roster if it is settled, with the device on it."""
         if agent in self.barred:
             raise MaskingError("barred", f"{agent[:12]} lied about shares in an earlier round")
-        if agent in self.resting:
-            raise MaskingError("resting", f"{agent[:12]} takes turns with one that it contradicts")
         if self._roster is not None:
             if self.members.get(agent) != message.keys:
                 raise MaskingError("late_keys", f"keys of {agent[:12]} after the roster")
@@ -250,7 +240,7 @@ class Cohort:
         return secret
 
     def _blame_unopened(self, dealers: list[str]) -> None:
-        """Name who lies about shares that are missing for a dealer's secret, or who may.
+        """Name who lies about shares that are missing for a dealer's secret, if that is sure.
 
         Either the dealer lies or the holder does. A dealer is named whom more contradict than may
         drop out, unless it takes fewer dealers than holders: or a few holders could have all the
@@ -268,13 +258,6 @@ class Cohort:
         if len(blamed) < len(set[str]().union(*(lacking[one] for one in blamed))):
             for one in blamed:
                 self._blame(one, "gave out shares that do not open")
-        self._suspect((one, by) for one, holders in lacking.items() for by in holders)
-
-    def _suspect(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Note whose word stands against whose, but for those who are named already."""
-        self.suspects = disjoint(pairs, self.liars)
-        for agent in second_time(self.suspected, self.suspects):
-            self.liars[agent] = "contradicts another about a share, for the second time"
 
     def _blame(self, dealer: str, how: str) -> None:
         self.liars[dealer] = how

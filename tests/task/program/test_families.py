@@ -16,6 +16,8 @@ from fedagent_task.task_file import TaskFile, read_task_file, task_of_program, w
 from tests.fakes.torch_models import FAMILIES, family
 
 STEPS = 3
+ALIKE = ("resnet18-group", "mobilenet", "lstm")
+"""Families whose operators others have too."""
 
 
 @cache
@@ -28,7 +30,10 @@ def task_of(built: Built) -> TaskFile:
     return task_of_program(encode_program(built.program), built.tensors, classes=built.classes)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.nightly if name in ALIKE else ()) for name in FAMILIES],
+)
 def test_a_trained_program_is_what_plain_pytorch_trains(name: str, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     source, built = made(name)

@@ -16,7 +16,6 @@ from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
 from fedagent_task.secure_aggregation.keys import Place, signed_bytes
 from fedagent_task.secure_aggregation.member import Member
 from fedagent_task.secure_aggregation.ring import add_masks, ring_of, vector_of
-from fedagent_task.secure_aggregation.suspicion import Suspects
 
 SPEC = SecureAggregationSpec(minimum_cohort=5)
 PLACE = Place("1" * 32, 7, "e" * 32)
@@ -79,14 +78,13 @@ def forged(member: Member, key: Ed25519PrivateKey, **fields: bytes) -> MaskKeys:
     return MaskKeys(keys=replace(known, mask=mask, seal=seal, signature=signature))
 
 
-@pytest.mark.parametrize("reason", ["weak_key", "same_key", "stranger", "barred", "resting"])
+@pytest.mark.parametrize("reason", ["weak_key", "same_key", "stranger", "barred"])
 def test_who_may_not_be_on_the_roster_is_not_and_the_others_go_on(reason: str) -> None:
     here, (bad, key) = Round(), device()
     victim = here.members[here.others[0]]
     here.cohort.keys(victim.agent, victim.keys())
     here.cohort.trusted = lambda agent, _keys: reason != "stranger" or agent != bad.agent
     here.cohort.barred = frozenset({bad.agent} if reason == "barred" else ())
-    here.cohort.resting = frozenset({bad.agent} if reason == "resting" else ())
     masks = {"weak_key": LOW_ORDER[1], "same_key": victim.keys().keys.mask}
     with pytest.raises(MaskingError) as caught:
         here.cohort.keys(bad.agent, forged(bad, key, mask=masks.get(reason, bad.keys().keys.mask)))
@@ -173,19 +171,6 @@ def test_one_holder_alone_cannot_put_the_blame_on_a_dealer() -> None:
     with pytest.raises(VoidError, match="answers of 5 devices"):
         here.cohort.unmask()
     assert here.cohort.liars == {}
-    told = Suspects(dealer=here.others[0], holder=here.liar)
-    assert here.cohort.suspects == (told,)
-
-
-def test_who_contradicts_a_second_device_is_named_and_neither_of_the_others() -> None:
-    here = Round(10)
-    first, second, *_ = here.others
-    here.cohort.suspected = (Suspects(dealer=here.liar, holder=first),)
-    just_enough_answers(here, {here.liar: {second}})
-    with pytest.raises(VoidError, match="answers of 5 devices"):
-        here.cohort.unmask()
-    assert here.cohort.liars.keys() == {here.liar}
-    assert here.cohort.suspects == (Suspects(dealer=second, holder=here.liar),)
 
 
 def test_who_keeps_its_own_share_back_is_named() -> None:
@@ -194,7 +179,6 @@ def test_who_keeps_its_own_share_back_is_named() -> None:
     with pytest.raises(VoidError, match=f"{here.liar[:12]} kept its own share back"):
         here.cohort.unmask()
     assert here.cohort.liars.keys() == {here.liar}
-    assert here.cohort.suspects == ()
 
 
 def test_a_dealer_of_rubbish_and_two_holders_cannot_have_honest_dealers_barred() -> None:
@@ -205,7 +189,6 @@ def test_a_dealer_of_rubbish_and_two_holders_cannot_have_honest_dealers_barred()
     with pytest.raises(VoidError, match=f"{here.liar[:12]} gave out shares that do not open"):
         here.cohort.unmask()
     assert here.cohort.liars.keys() == {here.liar}
-    assert {pair.holder for pair in here.cohort.suspects} == {one, two}
 
 
 def test_where_nobody_is_to_spare_one_false_share_keeps_no_holder_from_taking_part() -> None:

@@ -36,7 +36,7 @@ def trainer_of(
     parts = dirichlet(labels, CLIENTS, gamma=0.3, seed=2, samples_per_client=None)
     spec = ModelSpec(kind="softmax", features=64, classes=10)
     training = Training(
-        dataset="digits", rate=RATE, batch=10_000, epochs=epochs, local_steps=local_steps
+        dataset="digits", rate=RATE, batch=1000, epochs=epochs, local_steps=local_steps
     )
     model = BatchedModel(create(spec))
     return FederatedTrainer(digits, parts, model, training, seed=7, held_out=0.0, strategy=strategy)
