@@ -1,20 +1,17 @@
 """How good a global model is on held-out samples: data that the coordinator has itself."""
 
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fedagent_protocol.tensors import Buffer
 from fedagent_task import models
-from fedagent_task.models.base import densed
 from fedagent_task.models.features import expect_fit, expect_width, scaled
 from fedagent_task.models.graph import Graph
 from fedagent_task.readers import Dataset, load
 from fedagent_task.recipe.spec import Recipe
-from fedagent_task.scoring.graph import ScoredGraph, onnx_sessions, scored
+from fedagent_task.scoring.graph import ScoredGraph, scored
 from fedagent_task.scoring.measures import NO_DATASET
 from fedagent_task.scoring.metrics import Evaluation, evaluate
 from fedagent_task.task_file import TaskFile
@@ -54,23 +51,4 @@ def held_out(recipe: Recipe, task: TaskFile | None = None) -> HeldOutSet | None:
         model = scored(model, task.once, task.onnx)
         if model is not None and len(x):
             model.forward(task.first, x[:1])  # what it cannot is told at the start
-    return None if model is None else HeldOutSet(_quick(model), x, dataset.y)
-
-
-@dataclass(frozen=True)
-class _QuickCnn(models.Cnn):
-    session: Any
-
-    def forward(self, weights: models.Weights, x: models.Inputs) -> models.Doubles:
-        output: models.Doubles = self.session.forward(weights, densed(x))
-        return output
-
-
-def _quick(model: models.Model) -> models.Model:
-    """Return the same by ONNX where that is faster, and its packages are here."""
-    sessions = onnx_sessions() if isinstance(model, models.Cnn) and find_spec("onnx") else None
-    if sessions is None:
-        return model
-    from .onnx_export import to_graph  # noqa: PLC0415 - 20 MB
-
-    return _QuickCnn(model.spec, sessions.OnnxSession(to_graph(model.spec), model))
+    return None if model is None else HeldOutSet(model, x, dataset.y)

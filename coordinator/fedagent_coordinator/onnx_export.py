@@ -1,8 +1,7 @@
 """Models as ONNX files, built operator by operator: the only user of the onnx package.
 
 A file takes ``x``, float32 [n, features], as the sensors say them, and gives ``output``, what
-`Model.forward` gives: probabilities [n, classes], scores of an svm, or values [n, 1]. The
-graph of a task, without weights, takes samples that are scaled already.
+`Model.forward` gives: probabilities [n, classes], scores of an svm, or values [n, 1].
 Nothing of torch is needed to make one, and nothing of ours to run one.
 """
 
@@ -13,10 +12,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from fedagent_task.models import Weights, create
+from fedagent_task.models import Weights
 from fedagent_task.models.features import Scaling, scaling_of
 from fedagent_task.recipe.shapes import POOL
-from fedagent_task.recipe.spec import MAX_GRAPH_BYTES, DataSpec, ModelSpec
+from fedagent_task.recipe.spec import DataSpec, ModelSpec
 from fedagent_task.scoring.graph import WEIGHT
 
 from .errors import ExportError
@@ -39,19 +38,7 @@ def to_onnx(
         for name in sorted(weights)
     ]
     scaling = None if data is None else scaling_of(data)
-    return _file(spec, [], tensors, scaling, metadata or {})
-
-
-def to_graph(spec: ModelSpec) -> bytes:
-    """Return the model's graph alone: its weights are inputs, named as in the manifest."""
-    inputs = [
-        helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.shape)
-        for tensor in create(spec).manifest().specs
-    ]
-    body = _file(spec, inputs, [])
-    if len(body) > MAX_GRAPH_BYTES:
-        raise ExportError(spec.kind, f"has a graph of {len(body)} bytes", "have fewer layers")
-    return body
+    return _file(spec, tensors, scaling, metadata or {})
 
 
 def with_weights(
@@ -101,10 +88,9 @@ def _link(nodes: "MutableSequence[onnx.NodeProto]", link: str) -> None:
 
 def _file(
     spec: ModelSpec,
-    inputs: "list[onnx.ValueInfoProto]",
     tensors: "list[onnx.TensorProto]",
-    scaling: Scaling | None = None,
-    metadata: Mapping[str, str] | None = None,
+    scaling: Scaling | None,
+    metadata: Mapping[str, str],
 ) -> bytes:
     draft = _Draft(tensors)
     if scaling is not None:
@@ -116,13 +102,12 @@ def _file(
     build(draft, spec)
     x = helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["n", spec.features])
     output = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["n", None])
-    graph = helper.make_graph(draft.nodes, "fedagent", [x, *inputs], [output], draft.tensors)
+    graph = helper.make_graph(draft.nodes, "fedagent", [x], [output], draft.tensors)
     opset = helper.make_opsetid("", OPSET)
     model = helper.make_model(
         graph, opset_imports=[opset], ir_version=_IR, producer_name="fedagent"
     )
-    if metadata:
-        helper.set_model_props(model, dict(sorted(metadata.items())))
+    helper.set_model_props(model, dict(sorted(metadata.items())))
     return bytes(model.SerializeToString(deterministic=True))
 
 

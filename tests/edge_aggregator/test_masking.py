@@ -89,7 +89,7 @@ class MaskedAgent(ToyAgent):
             f.later(0.2, lambda: self._again(shown, member, f))
 
     def _again(self, message: m.MaskKeys | m.MaskShares, member: Member, f: Field) -> None:
-        settled = member.ready if isinstance(message, m.MaskShares) else member.cohort_size > 0
+        settled = member.ready if isinstance(message, m.MaskShares) else bool(member._roster)
         if self.member is member and not settled and not self.silent:
             f.to_edge(self.id, message)
             f.later(0.2, lambda: self._again(message, member, f))

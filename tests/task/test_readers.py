@@ -109,10 +109,10 @@ def test_the_last_column_of_a_csv_is_its_label(tmp_path: Path) -> None:
     assert data.y.tolist() == [3, 6]
     np.testing.assert_array_equal(data.x, [[1.5, 2], [4, 5]])
     for content, says in (
-        ("", "no line"),
+        ("", "has only 0 columns"),
         ("1\n2\n", "columns"),
-        ("1,2\n3\n", "sample 2"),
-        ("1,2\n3,x\n", "sample 2 is not a number"),
+        ("1,2\n3\n", "number of columns changed from 2 to 1"),
+        ("1,2\n3,x\n", "could not convert string 'x'"),
     ):
         path.write_text(content)
         with pytest.raises(DatasetError, match=says):
@@ -138,7 +138,7 @@ def test_ratings_keep_users_and_items(tmp_path: Path) -> None:
     assert data.x.tolist() == [[196, 242], [186, 302]]
     assert data.y.tolist() == [3, 4]
     path.write_text("196\t242\n")
-    with pytest.raises(DatasetError, match="line 1"):
+    with pytest.raises(DatasetError, match="user item rating"):
         read_ratings(path)
 
 

@@ -7,69 +7,56 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_protocol.errors import safe_text
 from fedagent_task.errors import DatasetError
+from fedagent_task.models import Doubles
 from fedagent_task.models.base import Csr
 
 from .base import MAX_BYTES, Dataset, Labels, expect_size, read_bytes, whole_numbers
 
 _CSV = "write one sample per line, with the numbers separated by commas"
+_RATINGS = "write user item rating time in a line, numbered from 1"
 MAX_FEATURES = 100_000_000
 
 
 def read_csv(path: Path, limit: int = MAX_BYTES) -> Dataset:
     """Return a CSV file of numbers, the label last; a first line of names is skipped."""
-    lines = [line for line in read_bytes(path, limit).splitlines() if line.strip()]
-    if not lines:
-        raise DatasetError(str(path), "has no line", _CSV)
-    first = lines[0].split(b",")
-    if len(first) < 2:
-        raise DatasetError(str(path), f"has only {len(first)} columns", "name the label's column")
-    body = lines if _numbers(first) else lines[1:]
-    expect_size(path, 8 * len(body) * len(first), limit)
-    table = np.empty((len(body), len(first)), np.float64)
-    for row, line in enumerate(body):
-        fields = line.split(b",")
-        if len(fields) != len(first):
-            raise DatasetError(
-                str(path),
-                f"sample {row + 1} has {len(fields)} columns, not {len(first)}",
-                _CSV,
-            )
-        try:
-            table[row] = [float(field) for field in fields]
-        except ValueError as error:
-            raise DatasetError(str(path), f"sample {row + 1} is not a number", _CSV) from error
+    lines = _lines(path, limit)
+    width = lines[0].count(",") + 1 if lines else 0
+    if width < 2:
+        raise DatasetError(str(path), f"has only {width} columns", "name the label's column")
+    try:
+        np.fromiter(lines[0].split(","), np.float64)
+    except ValueError:
+        del lines[0]
+    table = _table(path, lines, ",", _CSV, limit)
     return Dataset(table[:, :-1].copy(), whole_numbers(table[:, -1].copy()))
 
 
 def read_ratings(path: Path, limit: int = MAX_BYTES) -> Dataset:
     """Return MovieLens' ``u.data``: x is (user, item) int64 from 1, y the rating."""
-    rows: list[tuple[int, int, int, int]] = []
-    for number, line in enumerate(read_bytes(path, limit).splitlines(), 1):
-        fields = line.split()
-        if not fields:
-            continue
-        try:
-            user, item, rating, when = map(int, fields)
-        except ValueError as error:
-            raise DatasetError(
-                str(path), f"line {number} is malformed", "write user item rating time"
-            ) from error
-        if not (
-            0 < user < 2**31 and 0 < item < 2**31 and abs(rating) < 2**31 and 0 <= when < 2**53
-        ):
-            raise DatasetError(str(path), f"line {number} is out of range", "number from 1")
-        rows.append((user, item, rating, when))
-    table = np.array(rows, np.int64).reshape(len(rows), 4)
-    return Dataset(table[:, :2].copy(), table[:, 2].copy())
+    table = _table(path, _lines(path, limit), None, _RATINGS, limit)
+    good = table.shape[1] == 4 and (table == np.floor(table)).all()
+    if not (good and (table[:, :2] > 0).all() and (np.abs(table[:, :3]) < 2**31).all()):
+        raise DatasetError(str(path), "is out of range", _RATINGS)
+    whole = table[:, :3].astype(np.int64)
+    return Dataset(whole[:, :2].copy(), whole[:, 2].copy())
 
 
-def _numbers(fields: list[bytes]) -> bool:
+def _lines(path: Path, limit: int) -> list[str]:
+    text = read_bytes(path, limit).decode("utf-8", errors="replace")
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _table(path: Path, lines: list[str], comma: str | None, hint: str, limit: int) -> Doubles:
+    """Return float64[lines, columns] of lines that have as many numbers each."""
+    if not lines:
+        raise DatasetError(str(path), "has no sample", hint)
+    expect_size(path, 8 * len(lines) * len(lines[0].split(comma)), limit)
     try:
-        [float(field) for field in fields]
-    except ValueError:
-        return False
-    return True
+        return np.loadtxt(lines, np.float64, comments=None, delimiter=comma, ndmin=2)
+    except ValueError as error:
+        raise DatasetError(str(path), safe_text(error, limit=160), hint) from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)

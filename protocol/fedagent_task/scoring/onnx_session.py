@@ -11,7 +11,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from fedagent_task.errors import ProgramError, TaskFormatError
-from fedagent_task.models import Doubles, Floats, Mlp, Weights
+from fedagent_task.models import Doubles, Floats, Weights
 from fedagent_task.models.base import Csr
 from fedagent_task.models.features import Raw
 from fedagent_task.recipe.spec import ModelSpec
@@ -75,34 +75,6 @@ class OnnxFile:
         raw = x.dense() if isinstance(x, Csr) else x
         (output,) = self._session.run(None, {_INPUT: np.asarray(raw, np.float32)})
         return np.asarray(output, np.float64)
-
-
-class OnnxSession:
-    """One graph, ready to run on any weights of its shapes.
-
-    Raises:
-        TaskFormatError: The graph's inputs are not exactly the tensors of the network in numpy.
-    """
-
-    def __init__(self, graph: bytes, model: Mlp) -> None:
-        self._part = model.part
-        self._outputs = model.spec.outputs
-        self._session = _open(graph)
-        names = {spec.name for spec in model.manifest().specs}
-        inputs = {item.name for item in self._session.get_inputs()}
-        if inputs != names | {_INPUT} or len(self._session.get_outputs()) != 1:
-            raise TaskFormatError("onnx", "the graph's inputs are not the model's tensors")
-
-    def forward(self, weights: Weights, x: Floats) -> Doubles:
-        """Return what `Model.forward` gives: float64 [n, outputs]."""
-        feeds = {name: np.asarray(tensor, np.float32) for name, tensor in weights.items()}
-        output = np.empty((len(x), self._outputs))
-        # A convolution's outputs are many times the size of its samples: a part at a time.
-        for start in range(0, len(x), self._part):
-            stop = start + self._part
-            feeds[_INPUT] = np.ascontiguousarray(x[start:stop], np.float32)
-            (output[start:stop],) = self._session.run(None, feeds)
-        return output
 
 
 class GraphSession:

@@ -184,11 +184,6 @@ class Member:
         if size < least:
             raise MaskingError("small_cohort", f"a cohort of {size}, not {least}")
 
-    @property
-    def cohort_size(self) -> int:
-        """Devices on the roster, which the ring is made for."""
-        return len(self._roster)
-
     def seeds(self) -> list[Seed]:
         """Return the masks of this device's update."""
         found: list[Seed] = [(self._own.seed, 1)]

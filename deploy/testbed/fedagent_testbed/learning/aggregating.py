@@ -32,7 +32,7 @@ from fedagent_task.aggregation.robust import registry as robust_rules
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.recipe import TestbedRecipe, Training, Weighting
 
-from .local_sgd import NO_TERMS, Floats, Indices, Terms
+from .local_sgd import Floats, Indices
 
 FEDAVG = FedAvg()
 
@@ -279,11 +279,9 @@ class ClientTerms:
         """Return those of a strategy."""
         return cls(size, training.rate, _mu(strategy), strategy.controls)
 
-    def terms(self, clients: Indices, controls: Floats | None) -> Terms:
-        """Return what is added to the gradients of clients at edges with float32[S, d]."""
-        if controls is None:
-            return Terms(self.mu) if self.mu else NO_TERMS
-        return Terms(self.mu, controls - self._of(clients))
+    def shift(self, clients: Indices, controls: Floats | None) -> Floats | None:
+        """Return SCAFFOLD's term for the gradients of clients at edges with float32[S, d]."""
+        return None if controls is None else controls - self._of(clients)
 
     def learnt(
         self, clients: Indices, deltas: Floats, steps: Indices, controls: Floats | None

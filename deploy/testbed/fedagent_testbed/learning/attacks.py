@@ -5,7 +5,7 @@ literature: ALIE is of Baruch et al. (NeurIPS 2019), the inner-product manipulat
 (UAI 2020). What is not finite an edge rejects at its door.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -96,12 +96,5 @@ def _z(clients: int, bad: int) -> float:
 
 
 def _kept(part: Updates, rows: npt.NDArray[np.bool_]) -> Updates:
-    return Updates(
-        part.clients[rows],
-        part.edges[rows],
-        part.samples[rows],
-        part.deltas[rows],
-        None if part.steps is None else part.steps[rows],
-        None if part.base_loss is None else part.base_loss[rows],
-        None if part.controls is None else part.controls[rows],
-    )
+    there = {one.name: getattr(part, one.name) for one in fields(part)}
+    return replace(part, **{name: one[rows] for name, one in there.items() if one is not None})

@@ -175,22 +175,6 @@ def _gathered(data: StudyData, parts: list[Indices]) -> Shards:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Terms:
-    """What a strategy adds to the clients' gradients.
-
-    Attributes:
-        mu: FedProx's: ``mu * (theta - start)``.
-        shift: float32[S, size], SCAFFOLD's c - c_i, or None.
-    """
-
-    mu: float = 0.0
-    shift: Floats | None = None
-
-
-NO_TERMS = Terms()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
     """Batches of S clients for T steps; a client with fewer steps stops early.
 
@@ -244,9 +228,13 @@ def descend(
     clients: Indices,
     schedule: Schedule,
     rate: float,
-    terms: Terms = NO_TERMS,
+    mu: float = 0.0,
+    shift: Floats | None = None,
 ) -> Floats:
     """Return the clients' trained parameters, float32[S, size], from those at the start.
+
+    FedProx's `mu` adds ``mu * (theta - start)`` to the gradients, SCAFFOLD its c - c_i, which is
+    `shift`, float32[S, size].
 
     A client's result does not depend, to the bit, on who else trains: a batched product is one
     call of the same BLAS kernel per client, and every batch has the same shape. `clients` come
@@ -265,10 +253,10 @@ def descend(
         # Only "clip" writes to `out` without a buffer; every index is valid.
         np.take(shards.x, at, axis=0, out=x, mode="clip")
         model.gradient(theta[:active], x, shards.y[at], schedule.weight[:active, step], out)
-        if terms.mu:
-            out += np.float32(terms.mu) * (theta[:active] - start[:active])
-        if terms.shift is not None:
-            out += terms.shift[:active]
+        if mu:
+            out += np.float32(mu) * (theta[:active] - start[:active])
+        if shift is not None:
+            out += shift[:active]
         out *= np.float32(rate)
         theta[:active] -= out
     return theta

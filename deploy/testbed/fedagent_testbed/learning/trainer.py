@@ -33,12 +33,10 @@ from .aggregating import (
 from .attacks import Attack
 from .datasets import StudyData, load_classes
 from .local_sgd import (
-    NO_TERMS,
     BatchedModel,
     Floats,
     Indices,
     Shards,
-    Terms,
     descend,
     draw,
     split,
@@ -192,9 +190,9 @@ class FederatedTrainer:
         sorted_ = clients[order]
         rngs = [spawned_rng(self._seed, _ROUND, round_, n) for n in sorted_.tolist()]
         before, beside = start[edges[order]], None if controls is None else controls[edges]
-        terms = self._terms.terms(sorted_, None if beside is None else beside[order])
+        shift = self._terms.shift(sorted_, None if beside is None else beside[order])
         deltas = np.empty_like(before)
-        deltas[order] = self._learnt(before, shards, sorted_, rngs, terms) - before
+        deltas[order] = self._learnt(before, shards, sorted_, rngs, shift) - before
         base_loss = np.zeros(len(clients)) if "base_loss" in self.strategy.needs else None
         if base_loss is not None:
             for row, lost in self._losses(start, shards, clients, edges):
@@ -242,7 +240,7 @@ class FederatedTrainer:
         shards: Shards,
         clients: Indices,
         rngs: list[np.random.Generator],
-        terms: Terms = NO_TERMS,
+        shift: Floats | None,
     ) -> Floats:
         """Return what clients, the longest schedule first, make of float32[S, d]."""
         model = self.model
@@ -256,7 +254,8 @@ class FederatedTrainer:
                 clients=clients,
                 schedule=schedule,
                 rate=self._rate,
-                terms=terms,
+                mu=self._terms.mu,
+                shift=shift,
             )
         parts = [shards.of(n) for n in clients.tolist()]
         each = zip(before, parts, rngs, strict=True)
