@@ -180,28 +180,21 @@ def _read_backup(backup: Path) -> Backup:
 
 def _lost(former: Path, about: Backup) -> tuple[int, str]:
     """Return the newest entry of a directory, and what it knows that a backup does not."""
-    lost = []
     try:
         mark = read_mark(former / MARK)
     except ValueError:
         mark = None  # there is nothing left to lose
-    seq = 0 if mark is None else mark.seq
+    seq, (_, damage) = 0 if mark is None else mark.seq, _members_of(former)
+    lost = [f"{damage}: revoke again who was revoked since"] if damage else []
     if mark is not None and seq > about.seq:
-        lost.append(f"it has entry {seq} ({mark.hash[:16]}), the backup ends at {about.seq}")
-    try:
-        _has_site(former)
-    except (StoreDamagedError, sqlite3.DatabaseError) as error:
-        lost.append(f"{error}: revoke again who was revoked since")
+        lost.insert(0, f"it has entry {seq} ({mark.hash[:16]}), the backup ends at {about.seq}")
     return seq, ", ".join(lost)
 
 
 def _keep_site(former: Path | None, part: Path) -> None:
     """Go on from the former members and from who was revoked before."""
-    try:
-        known = former is not None and _has_site(former)
-    except (StoreDamagedError, sqlite3.DatabaseError):
-        known = False
-    if not known and not _has_site(part):
+    known = former is not None and _members_of(former)[0]
+    if not known and not (part / SITE_DATABASE).exists():
         return
     with Enrolment(part) as site:
         if former is None or not known:
@@ -215,17 +208,16 @@ def _keep_site(former: Path | None, part: Path) -> None:
             site.inherit(before, same_site=len(authorities) == 1)
 
 
-def _has_site(folder: Path) -> bool:
-    """Return whether it has members that can be read.
-
-    Raises:
-        StoreDamagedError, sqlite3.DatabaseError: They cannot.
-    """
+def _members_of(folder: Path) -> tuple[bool, str]:
+    """Return whether a folder has members that can be read, and why not if they are damaged."""
     if not (folder / SITE_DATABASE).exists():
-        return False
-    with Enrolment(folder) as site:
-        site.revocations()
-    return True
+        return False, ""
+    try:
+        with Enrolment(folder) as site:
+            site.revocations()
+    except (StoreDamagedError, sqlite3.DatabaseError) as error:
+        return False, str(error)
+    return True, ""
 
 
 def _sync_all(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """The coordinator's settings, read once."""
 
-import math
-import re
 from typing import Annotated, ClassVar, NamedTuple, Self
 
 from msgspec import Meta
@@ -12,9 +10,6 @@ from fedagent_node.settings import LINK, BrokerConfig, Seed, SettingError
 from fedagent_node.site.joining import JOIN_PORT
 from fedagent_protocol.option import Option
 
-_TIME = re.compile(r"([0-9]{1,5})([smh])")
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_MAX_PERMIT_S = 86_400.0
 DEFAULT_PAGE_PORT = 7428
 """Port of the live page, where nobody else has it."""
 
@@ -96,15 +91,15 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         Meta(ge=0, le=65_535),
         Option("Port at which devices and edges join the site; 0 takes a free one.", panel=LINK),
     ] = JOIN_PORT
-    permit_join: Annotated[
-        str,
+    permit_join_s: Annotated[
+        float,
+        Meta(ge=0, le=86_400),
         Option(
-            "Accept every device and edge that asks, for this long after the first start with "
-            "this option, e.g. 10m; for labs only.",
-            metavar="TIME",
+            "Accept every device and edge that asks, for so many seconds after the first start "
+            "with this option; for labs only.",
             panel=LINK,
         ),
-    ] = ""
+    ] = 0.0
     certificate_days: Annotated[
         float,
         Meta(ge=0.0001, le=365),
@@ -131,7 +126,6 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
             )
         if self.web and self.no_web:
             raise SettingError("web", "cannot be combined with no_web", "leave one of them out")
-        self.permit_s()
         self.page()
         return super().checked()
 
@@ -150,18 +144,6 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         except AddressError as error:
             hint = "write HOST:PORT, e.g. 127.0.0.1:7428 or 0.0.0.0:7428"
             raise SettingError("web", f"{self.web[:80]!r} is not an address", hint) from error
-
-    def permit_s(self) -> float:
-        """Return for how many seconds everybody is let in."""
-        if not self.permit_join:
-            return 0.0
-        found = _TIME.fullmatch(self.permit_join)
-        seconds = int(found[1]) * _UNITS[found[2]] if found is not None else math.inf
-        if seconds > _MAX_PERMIT_S:
-            raise SettingError(
-                "permit_join", "is not a duration", "write e.g. 90s, 10m or 2h, 24h at most"
-            )
-        return seconds
 
     @property
     def founds(self) -> bool:

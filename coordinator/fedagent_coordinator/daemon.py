@@ -151,7 +151,7 @@ class Daemon:
             site,
             enrolment,
             certificate_days=config.certificate_days,
-            permit_s=config.permit_s(),
+            permit_s=config.permit_join_s,
             counters=shell.driver.core.counters,
         )
 
@@ -167,11 +167,11 @@ class Daemon:
                 "EVERY device and edge that asks is accepted to the site for %.0f more seconds",
                 left,
             )
-        elif config.permit_s():
+        elif config.permit_join_s:
             _log.warning(
-                "--permit-join %s has expired: it counts from the first start with it; to "
+                "--permit-join-s %.0f has expired: it counts from the first start with it; to "
                 "accept devices again, start once without it, or give another duration",
-                config.permit_join,
+                config.permit_join_s,
             )
 
     async def _start(self, subscribed: asyncio.Future[None]) -> None:

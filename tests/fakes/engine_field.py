@@ -157,6 +157,7 @@ class Field(Played):
             learning=self.learning,
             indices=MemoryIndices(),
             in_books=self._in_books,
+            witness=lambda _edge, _head: None,
             clock=lambda: self.kernel.now,
         )
         engine.run.models.chunk_bytes = 1024

@@ -64,10 +64,6 @@ BACK_S = 2.5
 """How long an edge whose report is open may take to connect again; see `link.URGENT_S`."""
 
 
-def _believe(_edge: str, _head: LedgerHead) -> None:
-    """Compare with nothing."""
-
-
 class Engine:
     """All rounds of one run; see `Run` for what it is made of.
 
@@ -88,7 +84,7 @@ class Engine:
         indices: Indices,
         in_books: Callable[[int, str], bool],
         clock: Callable[[], float],
-        witness: Callable[[str, LedgerHead], None] = _believe,
+        witness: Callable[[str, LedgerHead], None],
     ) -> None:
         if unmet := unmet_needs(learning.policy.needs, settings.opinions):
             raise NeedsUnmetError(settings.recipe.policy.name, unmet, ())

@@ -20,7 +20,7 @@ from fedagent_protocol.errors import FedagentError
 from fedagent_task.recipe.spec import Recipe
 
 from .account import Constraint, Expert, Explanation, Score, known
-from .binding import Binding, binding
+from .binding import binding
 from .decided import DecidedRound
 from .nearest import nearest_changes
 
@@ -66,10 +66,17 @@ def explain(
     round_ = reader.last_round(run.run_id) if round is None else round
     decided = _decided(reader, run, round_, restore=nearest)
     if device is None:
-        said = Binding(
-            "unknown_device", Constraint(kind="visibility"), ["no edge has reported the device"]
+        return Explanation(
+            run=run.run_id,
+            round=round_,
+            device=agent_id,
+            name=agent_id[:8],
+            policy=decided.name,
+            state="unknown_device",
+            reasons=["no edge has reported the device"],
+            constraint=Constraint(kind="visibility"),
+            solved=decided.policy is not None,
         )
-        return _account(run.run_id, agent_id, agent_id[:8], decided, said)
     return explained_round(
         decided,
         device,
@@ -104,12 +111,16 @@ def explained_round(
     reasons += _told(ordered, in_time, orders)
     if never:
         reasons += _believed(aspects, pair)
-    return _account(
-        run_id,
-        device.agent,
-        device.name,
-        decided,
-        said,
+    return Explanation(
+        run=run_id,
+        round=decided.view.round,
+        device=device.agent,
+        name=device.name,
+        policy=decided.name,
+        state=said.state,
+        edge=said.constraint.edge,
+        constraint=said.constraint,
+        solved=decided.policy is not None,
         reasons=reasons,
         scores=_scores(decided, aspects, pair),
         experts=_experts(decided, aspects, pair),
@@ -125,24 +136,6 @@ def explained_round(
 def _propensity(decided: DecidedRound, client: int) -> float | None:
     chances, pair = decided.selection.propensities, decided.best_pair(client)
     return None if chances is None or pair is None else float(chances[pair])
-
-
-def _account(
-    run: str, device: str, name: str, decided: DecidedRound, said: Binding, **more: object
-) -> Explanation:
-    given: dict[str, object] = {"reasons": list(said.reasons), **more}
-    return Explanation(
-        run=run,
-        round=decided.view.round,
-        device=device,
-        name=name,
-        policy=decided.name,
-        state=said.state,
-        edge=said.constraint.edge,
-        constraint=said.constraint,
-        solved=decided.policy is not None,
-        **given,  # type: ignore[arg-type] # fields of the explanation
-    )
 
 
 def _scores(decided: DecidedRound, aspects: Aspects, pair: int | None) -> list[Score]:
