@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core.effects import Merge, Merged
@@ -37,6 +37,7 @@ def merged(blobs: BlobStore, parts: list[bytes], weights: list[float]) -> Merged
     return merge_files(blobs, MANIFEST, Merge(1, models, 0))
 
 
+@settings(max_examples=30)
 @given(weights=st.lists(st.floats(1e-3, 1e9), min_size=2, max_size=5), scale=st.floats(1e-3, 1e30))
 def test_it_is_the_weighted_mean_in_float64(weights: list[float], scale: float) -> None:
     parts = [model(i, scale) for i in range(len(weights))]

@@ -146,10 +146,6 @@ def test_who_is_not_available_said_so_or_is_left_out(status: str, reason: str, t
             "a price of 1.25 credits or less instead of 2",
         ),
         (
-            Change(what="budget", before=1_000_000, to=3_000_000, edge="e0"),
-            "a budget of edge hall of 3 credits or more instead of 1",
-        ),
-        (
             Change(what="rate", before=1e6, to=2e6, edge="e0", factor=2.0),
             "rates to edge hall 2 times as high, 1 to 2 Mbit/s",
         ),
