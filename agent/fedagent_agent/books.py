@@ -22,8 +22,7 @@ from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import Opinion, OpinionMode, UpdateOffer
 
-from .core.effects import Key, OpinionAnswer, PendingUpdate
-from .core.opinions import OpinionRecord
+from .core.effects import Key, OpinionAnswer, OpinionRecord, PendingUpdate, Survived
 from .peers.core.records import ArmStats, StoreSlot
 
 FILE = "books.sqlite"
@@ -190,6 +189,13 @@ class Books:
         except OSError:
             return None
 
+    def survived(self) -> Survived:
+        """Return what the last process left; `BooksError`: it cannot be read."""
+        with self.refused():
+            answered = [Key(*row) for row in self._db.execute("SELECT * FROM answered")]
+            releases = dict(self._db.execute("SELECT run, count FROM releases"))
+            return Survived(self.boots, self.load(), answered, self.opinions(), releases)
+
     def load(self) -> list[PendingUpdate]:
         """Return what has no receipt yet, oldest first; what is damaged goes, and stray files."""
         kept, files = [], set()
@@ -211,19 +217,11 @@ class Books:
                 path.unlink()
         return kept
 
-    def answered(self) -> list[Key]:
-        """Return the newest order of each edge that was answered with an update."""
-        return [Key(*row) for row in self._db.execute("SELECT edge, run, round FROM answered")]
-
     def offset(self, stream: str) -> int:
         """Return where a stream was after the last kept training; 0 if never."""
         return int(self._number(f"offset {stream}"))
 
     # ------------------------------------------------------- what privacy costs
-
-    def releases(self) -> dict[str, int]:
-        """Return how many updates have cost privacy, by run."""
-        return dict(self._db.execute("SELECT run, count FROM releases"))
 
     def opinions(self) -> OpinionRecord:
         """Return the opinions that have cost privacy."""

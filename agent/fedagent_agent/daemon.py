@@ -194,7 +194,7 @@ class AgentDaemon:
         counters = msgspec.convert(event.fields["counters"], dict[str, int])
         for reason in counters.keys() - self._samples.keys():
             _log.warning("%s: %s", self._shell.id, samples_line(reason, counters[reason]))
-        self._samples = counters
+        self._samples |= counters
 
 
 def check_stream(text: str) -> None:

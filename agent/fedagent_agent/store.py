@@ -230,27 +230,22 @@ def open_agent(
     store = AgentStore(config, signatures, submit, checkpoint)
     books = store.books
     peers = PeerDevice(books, identity, config.neighbours(), seed=config.seed_of(agent))
-    with books.refused():
-        core = AgentCore(
-            config,
-            agent=agent,
-            boots=books.boots,
-            updates=books.load(),
-            answered=books.answered(),
-            opinions=books.opinions(),
-            releases=books.releases(),
-            masking=lambda key, spec: (
-                # Keys cost an idle device several megabytes.
-                resolve_name(_MEMBER)(directory, identity, key, spec) if identity else None
-            ),
-            claim=signatures.terms,
-            sign=signatures.answer,
-            pending=pending,
-            quiet=quiet,
-            peering=peers.open,
-            voucher=voucher,
-            idle_opinions=idle_opinions,
-        )
+    core = AgentCore(
+        config,
+        agent=agent,
+        survived=books.survived(),
+        masking=lambda key, spec: (
+            # Keys cost an idle device several megabytes.
+            resolve_name(_MEMBER)(directory, identity, key, spec) if identity else None
+        ),
+        claim=signatures.terms,
+        sign=signatures.answer,
+        pending=pending,
+        quiet=quiet,
+        peering=peers.open,
+        voucher=voucher,
+        idle_opinions=idle_opinions,
+    )
     return core, store
 
 

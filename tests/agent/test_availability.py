@@ -106,14 +106,6 @@ def test_each_rule_objects_alone(
     assert said(Condition(), **limits) == []
 
 
-def test_the_reason_reaches_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(tmp_path, BAT0_type="Battery", BAT0_capacity="12", BAT0_status="Discharging")
-    heat(monkeypatch, cpu_thermal=51.2)
-    readings = Context(MachineProbe(tmp_path)).read(0.0)
-    assert (readings.available, readings.reason) == (False, "on battery, at 12%")
-    assert (readings.battery, readings.temperature_c) == (0.12, 51.2)
-
-
 @settings(max_examples=40)
 @given(st.floats(0, 1), st.integers(5, 99), st.booleans())
 def test_who_objected_goes_on_until_it_is_better_by_a_margin(

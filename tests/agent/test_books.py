@@ -104,14 +104,16 @@ def test_killed_anywhere_each_round_is_answered_once_and_charged_before_it_leave
         edge.restart()
         kept = edge.store.books.load()
         if task is PRIVATE:
-            assert edge.store.books.releases().get(RUN, 0) >= max([0, *(u.key.round for u in kept)])
+            assert edge.store.books.survived().releases.get(RUN, 0) >= max(
+                [0, *(u.key.round for u in kept)]
+            )
         edge.join()
         assert [o.round for o in edge.said(m.UpdateOffer)] == [u.key.round for u in kept]
         for number in (1, 2):
             edge.serve(edge.order(number, model), model)
             if task is PRIVATE and edge.jobs(Train):
                 edge.train(edge.jobs(Train)[-1], BODY)
-        answered = {key.round for key in edge.store.books.answered()}
+        answered = {key.round for key in edge.store.books.survived().answered}
         assert answered == {2}, killer.seen[-1]
         for offer in edge.said(m.UpdateOffer):
             edge.receipt(offer)
@@ -166,7 +168,7 @@ def test_the_oldest_updates_make_room_and_stray_files_go(tmp_path: Path) -> None
     (tmp_path / "outbox" / "orphan.update.part").write_bytes(b"x")
     again = Books(tmp_path)
     assert [kept.key.round for kept in again.load()] == [3, 4, 5]
-    assert {key.round for key in again.answered()} == {1, 2, 3, 4, 5}
+    assert {key.round for key in again.survived().answered} == {1, 2, 3, 4, 5}
     assert again.boots == 2
     assert len(list((tmp_path / "outbox").iterdir())) == 3
     again.close()
@@ -228,7 +230,7 @@ def test_a_device_restored_from_a_backup_goes_on_with_what_the_coordinator_knows
     assert len(edge.jobs(Train)) == 1
     assert edge.said(m.ContextReport)[-1].available, "for others it goes on"
     trained(edge, 4, releases=1)
-    assert edge.store.books.releases() == {RUN: 2}, "what it was told is not kept"
+    assert edge.store.books.survived().releases == {RUN: 2}, "what it was told is not kept"
 
 
 def test_what_was_charged_never_falls_and_no_run_is_forgotten_but_opinions_are(
@@ -243,7 +245,7 @@ def test_what_was_charged_never_falls_and_no_run_is_forgotten_but_opinions_are(
         made.keep(OpinionAnswer(opinion, m.OpinionMode.REPORT), 0.5)
     made.close()
     again = Books(tmp_path)
-    assert again.releases() == {RUN: 4}
+    assert again.survived().releases == {RUN: 4}
     record = again.opinions()
     assert [answer.opinion.run for answer in record.answers] == [f"{n:032x}" for n in (2, 3)]
     assert record.ever == 1.5

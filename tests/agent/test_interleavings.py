@@ -247,7 +247,7 @@ class UnderFire(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        answered = {(key.edge, *key.rank) for key in self.edge.store.books.answered()}
+        answered = {(key.edge, *key.rank) for key in self.edge.store.books.survived().answered}
         self.edge.restart()
         self.subscriptions, self.opening, self.evaluating, self.training = [], [], {}, {}
         self.subscribed.clear()

@@ -133,14 +133,3 @@ def test_a_link_on_which_a_chunk_comes_slowly_is_not_silent(edge: HandEdge) -> N
     assert not edge.events("edge_lost")
     edge.later(15.0)
     assert edge.events("edge_lost"), "not for ever"
-
-
-@pytest.mark.parametrize(("loads", "quiet_s"), [(True, 6.0), (False, 1.0)])
-def test_a_link_is_silent_on_which_nothing_comes_or_nothing_is_waited_for(
-    edge: HandEdge, loads: bool, quiet_s: float
-) -> None:
-    if loads:
-        downloading(edge)
-    edge.quiet_s = quiet_s
-    edge.later(16.0)
-    assert edge.events("edge_lost")

@@ -91,10 +91,3 @@ def test_an_owner_that_limits_opinions_gives_no_statistics(
         == "the owner's privacy limits forbid statistics of the samples"
     )
     assert not edge.jobs(Evaluate)
-
-
-def test_an_edge_gets_none_for_a_task_that_does_not_standardize(tmp_path: Path) -> None:
-    edge = joined(tmp_path, task=REAL)
-    ask(edge)
-    assert edge.said(Opinion)[0].reason == "the task does not standardize"
-    assert not edge.jobs(Evaluate)

@@ -182,19 +182,6 @@ def test_an_edge_strips_no_masks_and_no_noise_off_a_run(site: Site) -> None:
     assert not (site.members.folder / "device" / "privacy.json").exists()
 
 
-def test_work_for_an_honest_edge_goes_on_beside_a_task_that_nobody_signed(site: Site) -> None:
-    site.order(1, REAL, site.word(REAL))
-    opened = len(site.edge.jobs(Open))
-    site.order(7, PRIVATE, None, edge=OTHER)
-    declines = [(said.round, said.reason) for said in site.edge.said(m.Decline)]
-    assert declines == [(7, m.DeclineReason.UNSIGNED)], "it is told, and nobody else"
-    assert len(site.edge.jobs(Open)) == opened, "the task that is open stays so"
-    site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
-    assert [offer.round for offer in site.edge.said(m.UpdateOffer)] == [1]
-    site.order(2, REAL, None)
-    assert [job.round for job in site.edge.jobs(Train)] == [1, 2]
-
-
 JUDGED = structs.replace(
     REAL,
     data=structs.replace(REAL.data, standardize=True),

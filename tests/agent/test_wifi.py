@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent.core.device import DeviceState, LinkQuality, PriceSettings, Radio, Readings
+from fedagent_agent.core.device import Radio
 from fedagent_agent.wifi import (
     decode_radios,
     default_interface,
@@ -79,22 +79,3 @@ def test_a_device_without_wifi_or_permission_reports_none(tmp_path: Path) -> Non
     (tmp_path / "class" / "net" / "eth0").mkdir()
     assert interfaces(tmp_path) == ("wlan0",)
     assert decode_radios("Traceback (most recent call last)") == ()
-
-
-def test_what_the_driver_says_is_a_feature() -> None:
-    radio = Radio(interface="wlan0", signal_dbm=-56.0)
-    device = DeviceState(PriceSettings(), readings=Readings(radio=radio), position=(0.0, 0.3))
-    link = LinkQuality(position=(0.4, 0.0))
-    features = device.context_report(link, run="", seq=1).features
-    assert features["signal_dbm"] == -56.0
-    assert features["distance_km"] == pytest.approx(0.5)
-    assert "link_bps" not in features
-    report = device.context_report(link, run="", seq=1)
-    quieter = DeviceState(PriceSettings(), position=(0.0, 0.3))
-    quieter.readings = Readings(radio=Radio(interface="wlan0", signal_dbm=-57.5))
-    assert not quieter.differs(link, report), "a driver's numbers move with every look"
-    whole = Radio(interface="wlan0", signal_dbm=-50, link_bps=6e6, bandwidth_hz=20e6)
-    quieter.readings = Readings(radio=whole)
-    found = quieter.context_report(LinkQuality(), run="", seq=1).features
-    assert (found["link_bps"], found["bandwidth_hz"]) == (6e6, 20e6)
-    assert "distance_km" not in found

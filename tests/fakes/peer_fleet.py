@@ -35,7 +35,6 @@ from fedagent_protocol.messages import (
     OpinionMode,
     PeerDeliver,
     PeerSend,
-    TrainOrder,
     Volunteer,
     Welcome,
 )
@@ -43,7 +42,7 @@ from fedagent_task.recipe.spec import PeersSpec
 from fedagent_testbed.kernel import Kernel
 from fedagent_testbed.node import virtual_driver
 
-from .peer_network import Distances, Faults
+from .peer_network import Distances
 
 RUN = "ab" * 16
 TASK = "cd" * 32
@@ -51,9 +50,6 @@ MODEL = "ef" * 32
 HALL, YARD = "hall", "yard"
 _call = functools.partial(
     OpinionCall, task=TASK, model=MODEL, size=1000, chunk_bytes=1024, mode=OpinionMode.PEERS
-)
-_order = functools.partial(
-    TrainOrder, task=TASK, model=MODEL, size=1000, chunk_bytes=1024, deadline_ms=1, give_up_ms=2
 )
 
 
@@ -98,31 +94,21 @@ class FleetAgent:
 class PeerFleet:
     """Agents, and what passes between them and their edges.
 
-    Attributes:
-        homes: Edges of each agent; `edges` where nothing else is said.
-        carries: How many envelopes an edge still carries before it drops them; no entry: all.
-        seen: Every payload that left an agent, as a broker sees it.
-        sent: Bytes of relayed messages by agent.
-        said: When an agent said that it volunteers: (agent, edge) -> [(now, round)].
+    `carries` is how many envelopes an edge still carries before it drops them (no entry: all);
+    `said` when an agent said that it volunteers: (agent, edge) -> [(now, round)].
     """
 
     directory: Path
     total: int
     rules: PeersSpec = field(default_factory=PeersSpec)
-    faults: Faults = field(default_factory=Faults)
     seed: int = 0
-    homes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     carries: dict[str, int] = field(default_factory=dict)
     edges: tuple[str, ...] = (HALL,)
     declared: Distances = field(default_factory=dict)
     kernel: Kernel = field(default_factory=lambda: Kernel(0.0))
-    dead: set[str] = field(default_factory=set)
-    seen: list[bytes] = field(default_factory=list)
-    sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     said: dict[tuple[str, str], list[tuple[float, int]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    ticks: int = 0
     _booting: bool = False
 
     def __post_init__(self) -> None:
@@ -143,7 +129,6 @@ class PeerFleet:
     # ------------------------------------------------------------------ agents
 
     def _boot(self, me: str) -> FleetAgent:
-        self.homes.setdefault(me, self.edges)
         config = AgentConfig(
             data_dir=str(self.folders[me]),
             site="here",
@@ -160,22 +145,18 @@ class PeerFleet:
         )
         self._booting = True
         agent = FleetAgent(core, store, me, self._out, self.kernel)
-        for edge in self.homes[me]:
+        for edge in self.edges:
             for message in (EdgeBeacon(edge=edge, period_ms=60_000), Welcome(edge=edge)):
                 agent.hear(edge, message)
         self._booting = False
         agent.core.peers.task(TASK, self.rules)
         return agent
 
-    def restart(self, *killed: str) -> None:
-        for me in killed:
-            self.agents[me].store.close()
-            self.agents[me] = self._boot(me)
-
     def declare(self, around: Distances) -> None:
         """Have every owner declare its neighbours; all agents start anew."""
         self.declared = around
-        self.restart(*self.ids)
+        self.close()
+        self.agents = {me: self._boot(me) for me in self.ids}
 
     def row(self) -> Distances:
         """A graph in which everybody is next to who comes next."""
@@ -203,8 +184,7 @@ class PeerFleet:
 
     def tell(self, me: str, message: EdgeToAgent, edge: str = HALL) -> None:
         """Say something to an agent, at once, as the bytes that it would be."""
-        if me not in self.dead:
-            self.agents[me].hear(edge, decode(Direction.EDGE_TO_AGENT, encode(message)))
+        self.agents[me].hear(edge, decode(Direction.EDGE_TO_AGENT, encode(message)))
 
     def name(self, around: Distances, edge: str = HALL) -> None:
         for me, peers in around.items():
@@ -227,14 +207,8 @@ class PeerFleet:
         until_s: float = 5.0,
     ) -> None:
         """Be the evaluator: an agent has its opinion of the model of a round."""
-        if me in self.dead:
-            return
         call, agent = self.call(number, trained=trained, until_s=until_s), self.agents[me]
         agent.perform(agent.core.peers.begin(call, edge, opinion, self.now))
-
-    def order(self, me: str, number: int, edge: str = HALL, run: str = RUN) -> None:
-        """Order a round, as the sign that a word was heard."""
-        self.tell(me, _order(run=run, round=number), edge)
 
     def slot(
         self,
@@ -247,7 +221,7 @@ class PeerFleet:
     ) -> set[str]:
         """Call everybody at all its edges, opinions come within `spread_s`; who volunteers."""
         for me, opinion in opinions.items():
-            for edge in self.homes[me]:
+            for edge in self.edges:
                 self.tell(me, self.call(number, trained=me in trained, until_s=limit_s), edge)
             self.kernel.after(
                 self.rng.uniform(0.0, spread_s),
@@ -256,7 +230,7 @@ class PeerFleet:
                     number,
                     opinion,
                     trained=me in trained,
-                    edge=self.homes[me][0],
+                    edge=self.edges[0],
                     until_s=limit_s,
                 ),
             )
@@ -275,41 +249,27 @@ class PeerFleet:
             due = {
                 me: at
                 for me, agent in self.agents.items()
-                if me not in self.dead and (at := agent.driver.next_due()) is not None
+                if (at := agent.driver.next_due()) is not None
             }
             self.kernel.run(until=min([end, *due.values()]), stop=lambda: True)
             for me in sorted(me for me, when in due.items() if when <= self.now):
-                self.ticks += 1
                 self.agents[me].driver.tick()
 
     def _out(self, me: str, send: Send) -> None:
-        if self._booting:
-            return
-        payload, edge = encode(send.message), send.to
-        self.seen.append(payload)
         match send.message:
-            case PeerSend() as message:
-                self.sent[me] += len(payload)
-                self._carry(me, edge, message)
+            case PeerSend() as message if not self._booting:
+                self._carry(me, send.to, message)
             case Volunteer() as message:
-                self.said[me, edge].append((self.now, message.round))
+                self.said[me, send.to].append((self.now, message.round))
 
     def _carry(self, me: str, edge: str, message: PeerSend) -> None:
-        to, faults = message.to, self.faults
-        if edge not in self.homes.get(to, ()) or faults.cut(self.now, me, to):
-            return
-        if self.rng.random() < faults.loss:
+        if self.carries.get(edge, 1) == 0:
             return
         if edge in self.carries:
-            if self.carries[edge] == 0:
-                return
             self.carries[edge] -= 1
-        for _ in range(2 if self.rng.random() < faults.twice else 1):
-            carried = PeerDeliver(sender=me, body=message.body)
-            self.kernel.after(
-                self.rng.uniform(faults.min_s, faults.max_s),
-                functools.partial(self.tell, to, carried, edge),
-            )
+        carried = PeerDeliver(sender=me, body=message.body)
+        delay_s = self.rng.uniform(0.002, 0.01)
+        self.kernel.after(delay_s, functools.partial(self.tell, message.to, carried, edge))
 
 
 def around_of(ids: list[str], graph: Distances, names: list[str]) -> Distances:

@@ -76,7 +76,7 @@ class Trainings:
 
         def make(effect: MakeIdleUpdate) -> Trained:
             kept = {update.key.round for update in store.books.load()}
-            kept |= {key.round for key in store.books.answered()}
+            kept |= {key.round for key in store.books.survived().answered}
             if effect.round in kept:
                 self.twice.append((name, effect.round))
             self.made.append((name, effect.round))

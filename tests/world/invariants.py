@@ -125,7 +125,7 @@ def opinions(played: "Played", read: Reader) -> None:
     left = Counter(row.agent for row in read.outcomes(run) if row.status in ("arrived", "late"))
     for agent in here.agents.values() if played.kind in ("private", "noisy") else ():
         if played.kind == "private":
-            charged = Books(agent.directory).releases().get(run, 0)
+            charged = Books(agent.directory).survived().releases.get(run, 0)
             assert left[agent.id] <= charged <= RELEASES, f"{agent.name} released more"
         else:
             spent = Books(agent.directory).opinions().spent[run]

@@ -6,7 +6,7 @@ changes nothing else.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -76,18 +76,18 @@ from .effects import (
     ModelOpened,
     OpenModel,
     OpinionStored,
-    PendingUpdate,
     Stopping,
     StoreOpinion,
     StoreUpdate,
     Subscribed,
+    Survived,
     Timer,
     TrainerEnded,
     UpdateStored,
 )
 from .evaluator import Evaluator
 from .masking import Masking, OpenMember
-from .opinions import NO_LIMITS, OpinionRecord
+from .opinions import NO_LIMITS
 from .session import Claims, Session, Sessions
 from .tasks import Jobs, Preparation, Tasks
 from .training_queue import TrainingQueue
@@ -102,9 +102,6 @@ class AgentCore:
     """The agent's decisions.
 
     Args:
-        boots: How often the agent was started on its data directory.
-        answered: Orders that were answered with an update before.
-        releases: Updates that have cost privacy, by run.
         claim: Signs the terms in a report to an edge.
         sign: Signs an opinion, or that the device volunteers.
         pending: Bytes that a link holds unacknowledged.
@@ -119,11 +116,7 @@ class AgentCore:
         config: "AgentConfig",
         *,
         agent: str,
-        boots: int,
-        updates: Iterable[PendingUpdate],
-        answered: Iterable[Key],
-        opinions: OpinionRecord,
-        releases: Mapping[str, int],
+        survived: Survived,
         masking: OpenMember,
         claim: Claims,
         sign: SignAnswer,
@@ -134,8 +127,8 @@ class AgentCore:
         idle_opinions: bool,
     ) -> None:
         self._private = config.privacy != NO_LIMITS
-        self._samples: Counter[str] = Counter()
-        self._stream_samples: Mapping[str, int] = {}
+        self._samples: Mapping[str, int] = {}
+        """Those that were not learnt from since the stream was opened, by reason."""
         self._quiet_s = quiet
         self.counters: Counter[str] = Counter()
         counters, jobs = self.counters, Jobs()
@@ -148,8 +141,8 @@ class AgentCore:
             extra_s=config.slow_s,
         )
         greeting = Hello(agent=agent, software=SOFTWARE, name=config.name, prepares=True)
-        sessions = self.sessions = Sessions(greeting, device, boots, counters, claim)
-        held = {update.key: Upload(update) for update in updates}
+        sessions = self.sessions = Sessions(greeting, device, survived.boots, counters, claim)
+        held = {update.key: Upload(update) for update in survived.updates}
         self.uploads = Uploads(held, sessions, pending, counters)
         stream = Open(
             job=0,
@@ -165,9 +158,15 @@ class AgentCore:
         tasks = self._tasks = Tasks(device, stream, jobs, counters, self._vouching)
         self.preparation = Preparation(device, tasks, sessions)
         self.masking = Masking(masking, sessions, counters)
-        known = (*answered, *held)
         self.queue = TrainingQueue(
-            device, tasks, self.uploads, self.masking, jobs, counters, dict(releases), known
+            device,
+            tasks,
+            self.uploads,
+            self.masking,
+            jobs,
+            counters,
+            dict(survived.releases),
+            (*survived.answered, *held),
         )
         self.evaluator = Evaluator(
             device,
@@ -177,7 +176,7 @@ class AgentCore:
             counters,
             self.peers,
             config.privacy,
-            opinions,
+            survived.opinions,
             idle_opinions,
             sign,
         )
@@ -358,7 +357,7 @@ class AgentCore:
         return effects + self.sessions.measured(now) + self._go_on(now)
 
     def _on_trainer_ended(self, event: TrainerEnded, now: float) -> list[Effect]:  # noqa: ARG002
-        self.device.cold, self._stream_samples = True, {}
+        self.device.cold, self._samples = True, {}
         return self.sessions.measured(now)
 
     def _on_model(
@@ -380,8 +379,9 @@ class AgentCore:
     def _on_reply(self, reply: Reply, now: float) -> list[Effect]:
         """Hand an answer of the trainer to who wants it."""
         effects: list[Effect] = []
-        if isinstance(reply, Trained | Evaluated | Failed) and reply.counters:
-            effects += self._count_samples(reply.counters)
+        if isinstance(reply, Trained | Evaluated | Failed) and reply.counters != self._samples:
+            self._samples = reply.counters
+            effects.append(Emit("samples", {"counters": reply.counters}))
         if isinstance(reply, Trained) and self._private:
             # On the same samples this score would be the opinion, without noise.
             reply = replace(reply, stats=replace(reply.stats, score=0.0, score_n=0))
@@ -389,17 +389,6 @@ class AgentCore:
         if taken is None:
             return [*effects, DropOutput(reply.job)]
         return effects + taken + self._go_on(now)
-
-    def _count_samples(self, counters: Mapping[str, int]) -> list[Effect]:
-        """Add samples that were not learnt from since the stream was opened, by reason."""
-        before = self._samples.copy()
-        for reason, n in counters.items():
-            last = self._stream_samples.get(reason, 0)
-            # Fewer than before: the stream was opened anew, and all of them are new.
-            self._samples[reason] += n - last if n >= last else n
-        self._stream_samples = dict(counters)
-        changed = self._samples != before
-        return [Emit("samples", {"counters": dict(self._samples)})] if changed else []
 
     def _on_stored(self, event: UpdateStored, now: float) -> list[Effect]:
         self.queue.stored(event.update.key)

@@ -5,7 +5,7 @@ Any write may result in `DiskFailed` instead. Jobs of the trainer are its own fr
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -79,6 +79,26 @@ class OpinionAnswer:
     opinion: Opinion  # as an edge may get it in mode ``report``
     mode: OpinionMode  # never used for anything else
     edge: str = ""  # the only one that may get it; empty for all that ask
+
+
+@dataclass(frozen=True, slots=True)
+class OpinionRecord:
+    """Opinions with noise that survived the last process, and what they cost."""
+
+    answers: Iterable[OpinionAnswer]
+    spent: Mapping[str, float]  # epsilon by run
+    ever: float  # epsilon of all runs, also of those that are forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Survived:
+    """What the agent's books know when it starts."""
+
+    boots: int  # how often it was started on its data directory
+    updates: Iterable[PendingUpdate]
+    answered: Iterable[Key]  # orders that were answered with an update
+    opinions: OpinionRecord
+    releases: Mapping[str, int]  # updates that have cost privacy, by run
 
 
 # ------------------------------------------------------------------- the links

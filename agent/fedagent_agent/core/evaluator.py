@@ -19,8 +19,16 @@ from fedagent_protocol.signed import SignAnswer
 
 from .device import DeviceState
 from .download import Download, fits
-from .effects import Key, Newest, OpinionAnswer, StoreOpinion, Timer, state_name
-from .opinions import NO_LIMITS, OpinionRecord, PrivacySettings
+from .effects import (
+    Key,
+    Newest,
+    OpinionAnswer,
+    OpinionRecord,
+    StoreOpinion,
+    Timer,
+    state_name,
+)
+from .opinions import NO_LIMITS, PrivacySettings
 from .session import Session
 from .tasks import Jobs, Task, Tasks
 from .training_queue import REMEMBERED, TrainingQueue

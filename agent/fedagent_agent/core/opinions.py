@@ -1,7 +1,5 @@
-"""Opinions that a device gave, what they cost its owner, and the limits of that."""
+"""What opinions may cost a device's owner."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -9,8 +7,6 @@ from msgspec import Meta, Struct
 from fedagent_protocol.messages import OpinionMode
 from fedagent_protocol.option import Option
 from fedagent_task.recipe.spec import TaskSpec
-
-from .effects import OpinionAnswer
 
 _SLACK = 1e-9
 
@@ -70,12 +66,3 @@ class PrivacySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 NO_LIMITS = PrivacySettings()
-
-
-@dataclass(frozen=True, slots=True)
-class OpinionRecord:
-    """Opinions with noise that survived the last process, and what they cost."""
-
-    answers: Iterable[OpinionAnswer]
-    spent: Mapping[str, float]  # epsilon by run
-    ever: float  # epsilon of all runs, also of those that are forgotten

@@ -1,4 +1,4 @@
-"""The log of the work: two lines a round, or one in five seconds that counts the others."""
+"""The log of the work: a line for each round, or one in five seconds that counts the others."""
 
 from dataclasses import dataclass, field
 
@@ -39,20 +39,12 @@ class LogLine:
 
 
 @dataclass(slots=True)
-class _Round:
-    """A round that this device works on; `said` when a line named its beginning."""
-
-    name: str
-    said: bool
-    trained: str = ""
-
-
-@dataclass(slots=True)
 class WorkLog:
     """Makes lines of events."""
 
     _edges: dict[str, str] = field(default_factory=dict)
-    _rounds: Newest[tuple[str, int], _Round] = field(default_factory=lambda: Newest(_OPEN))
+    _rounds: Newest[tuple[str, int], str] = field(default_factory=lambda: Newest(_OPEN))
+    """How the line of a round begins that this device works on."""
     _unsaid: int = 0
     _declined: str = ""
     _no_moments: str = ""
@@ -73,13 +65,12 @@ class WorkLog:
             case "training":
                 recipe = safe_text(data["recipe"], limit=100) or "a task"
                 where = self._edges.get(edge, edge[:8])
-                name = f"round {number} of {recipe} (run {str(data['run'])[:8]}) at {where}"
-                said = self._has_room(2, now)
-                self._rounds[edge, number] = _Round(name, said)
-                return self._line(f"{name}: training") if said else []
-            case "update" if rnd := self._rounds.get((edge, number)):
+                text = f"round {number} of {recipe} (run {str(data['run'])[:8]}) at {where}: "
+                self._rounds[edge, number] = text
+            case "update" if begun := self._rounds.get((edge, number)):
                 seconds, count = int(str(data["lc_ms"])) / 1000, data["num_samples"]
-                rnd.trained = f"trained {seconds:.2g} s on {count} sample{'s' * (count != 1)}, "
+                said = f"trained {seconds:.2g} s on {count} sample{'s' * (count != 1)}, "
+                self._rounds[edge, number] = begun + said
                 self._declined = ""
             case "receipt":
                 reason = safe_text(data["reason"], limit=100)
@@ -113,37 +104,25 @@ class WorkLog:
         return [LogLine(f"sends no statistics before round 1: {why}" if why else sent)]
 
     def _end(self, edge: str, number: int, end: str, now: float) -> list[LogLine]:
-        rnd = self._rounds.pop((edge, number), None)
-        if rnd is None:
-            return []
-        if not (rnd.said or self._has_room(1, now)):
-            self._unsaid += 1
-            return []
-        return self._line(f"{rnd.name}: {rnd.trained}{end}")
+        begun = self._rounds.pop((edge, number), None)
+        return self._line(f"{begun}{end}", now) if begun is not None else []
 
     def _decline(self, edge: str, number: int, event: Emit, now: float) -> list[LogLine]:
-        """Warn once of each reason that lasts; log or count the others."""
+        """Warn once of each reason that lasts."""
         word = str(event.fields["reason"])
         why = f"{word}: {safe_text(event.fields['detail'], limit=500)}"
-        rnd = self._rounds.pop((edge, number), None)
+        self._rounds.pop((edge, number), None)
         if word not in _PASSING and why != self._declined:
             self._declined = why
             return [LogLine(f"declined round {number}: {why}", loud=True)]
-        if (rnd is not None and rnd.said) or self._has_room(1, now):
-            return self._line(f"declined round {number}: {why}")
-        self._unsaid += 1
-        return []
+        return self._line(f"declined round {number}: {why}", now)
 
-    def _has_room(self, lines: int, now: float) -> bool:
-        """Reserve the time of so many lines, unless it is still taken."""
+    def _line(self, text: str, now: float) -> list[LogLine]:
+        """Return a line that counts the rounds since the last one; none if that was just now."""
         if now < self._room_at:
-            return False
-        self._room_at = now + lines * LINE_S
-        return True
-
-    def _line(self, text: str) -> list[LogLine]:
-        """Return a line; it counts the rounds since the last one that have none."""
-        more, self._unsaid = self._unsaid, 0
+            self._unsaid += 1
+            return []
+        self._room_at, more, self._unsaid = now + LINE_S, self._unsaid, 0
         return [LogLine(f"{text}; {more} more rounds before it" if more else text)]
 
 

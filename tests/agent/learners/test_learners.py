@@ -142,22 +142,6 @@ def test_memory_is_bounded_and_drops_are_counted(name: str, gushes: list[int], b
         assert learner.dropped == sum(max(0, gush - buffer) for gush in gushes)
 
 
-def test_minibatch_learns_from_the_newest_samples() -> None:
-    old, new = _samples(50, seed=1), _samples(30, seed=2)
-    both, only_new = _learner("minibatch", buffer=30), _learner("minibatch", buffer=30)
-    both.absorb(*old)
-    both.absorb(new[0][:10], new[1][:10])
-    both.absorb(new[0][10:], new[1][10:])
-    only_new.absorb(*new)
-    for learner in (both, only_new):
-        learner.begin(MODEL.init(0))
-    # One whole-memory pass does not depend on the order of the ring.
-    for learner in (both, only_new):
-        learner.step(1)
-    for name, tensor in both.update().items():
-        np.testing.assert_allclose(tensor, only_new.update()[name], atol=1e-6)
-
-
 def test_sgd_uses_each_sample_once() -> None:
     learner = _learner("sgd", batch=8)
     learner.absorb(*_samples(20))

@@ -19,7 +19,6 @@ from tests.fakes.peer_network import (
     Faults,
     PeerNetwork,
     distances,
-    names,
     near_graph,
     nodes_of,
 )
@@ -93,27 +92,6 @@ def test_within_the_tolerance_beliefs_are_as_near_as_promised() -> None:
     most = max(len(around) for around in distances(graph).values())
     assert np.abs(beliefs_of(network) - batch(graph, opinion)).max() <= 2.5 * 1e-3 * most
     assert all(node.beliefs.converged for node in network.living)
-
-
-def test_a_neighbour_that_is_dead_is_left_out() -> None:
-    rng, seed = np.random.default_rng(0), 0
-    graph = near_graph(rng, 14, 4)
-    opinion = rng.random(14)
-    network = network_of(graph, seed=seed, faults=Faults(loss=0.2))
-    dead = int(rng.integers(14))
-    network.dead = {names(14)[dead]}
-    network.begin(1, opinion)
-    assert network.run(60.0, lambda: not any(node.is_early for node in network.living))
-    keep = (graph.left != dead) & (graph.right != dead)
-    order = np.argsort(graph.left, kind="stable")
-    w = np.empty(len(order))
-    w[order] = 0.5 * (1 + wire(graph, local=True).coupling[: len(order)])
-    alone = Graph(14, graph.left[keep], graph.right[keep], graph.distance[keep])
-    expected = propagate(wire(alone, w[keep]), opinion, tolerance=1e-12, max_sweeps=2000).belief
-    for n, (name, node) in enumerate(network.nodes.items()):
-        if n != dead:
-            assert node.beliefs.belief == pytest.approx(expected[n], abs=1e-9)
-            assert (names(14)[dead] in node.silent) == (names(14)[dead] in node.distances), name
 
 
 def test_messages_are_bounded_by_the_number_of_sweeps() -> None:

@@ -20,7 +20,6 @@ from tests.fakes.peer_network import (
     names,
     near_graph,
     nodes_of,
-    pieces,
 )
 
 PATIENT = SlotSettings(gossip_s=20.0, life_s=60.0, max_envelopes=10_000)
@@ -80,41 +79,6 @@ def test_everybody_done_means_everybody_agrees(seed: int, total: int, loss: floa
     expected = best_of(index, set(index))
     assert all(best == expected for best in ended.values()), "at the moment when each was done"
     assert {node.gossip.agents for node in network.living} == {total}
-
-
-@settings(max_examples=5, deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_nobody_names_an_index_before_the_beliefs_of_a_late_one_stand_still(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    total = 15
-    around, index = distances(near_graph(rng, total)), indices(rng, total)
-    network = network_of(around, index, seed=seed)
-    late = network.nodes[names(total)[int(rng.integers(total))]]
-    begin(network)
-    late.beliefs.settings = replace(PATIENT, quiet_s=1.5)
-    network.run(1.4)
-    assert all(node.phase is SlotPhase.BELIEFS and not node.best for node in network.living)
-    network.decide(3.0)
-    assert all(node.gossip.best == best_of(index, set(index)) for node in network.living)
-
-
-@pytest.mark.parametrize("dies_at", [0.0, 0.3])
-@pytest.mark.parametrize("seed", [0])
-def test_ten_percent_dead_and_thirty_percent_lost(seed: int, dies_at: float) -> None:
-    rng = np.random.default_rng(seed)
-    total = 30
-    around, index = distances(near_graph(rng, total, 4)), indices(rng, total)
-    network = network_of(around, index, seed=seed, faults=Faults(0.3, 0.1, 0.0, 0.1))
-    dead = set(rng.choice(names(total), 3, replace=False).tolist())
-    network.dead = dead if not dies_at else set()
-    begin(network)
-    network.run(dies_at)
-    network.dead = dead
-    network.decide(30.0)
-    for piece in pieces(around, network.alive):
-        best = {tuple(network.nodes[name].gossip.best) for name in piece}
-        assert len(best) == 1
-        assert dies_at or best == {tuple(best_of(index, piece))}
 
 
 def test_a_dead_neighbour_is_waited_for_in_one_slot_only() -> None:

@@ -4,25 +4,22 @@ import math
 from collections import Counter
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_agent.peers.core.channel import PER_INCARNATION, SlotSettings, settings_for
+from fedagent_agent.peers.core.channel import SlotSettings, settings_for
 from fedagent_agent.peers.core.node import SlotPhase
 from fedagent_agent.peers.core.records import ArmStats
 from fedagent_agent.peers.seal import sealed_bytes
 from fedagent_protocol.peers import (
-    BeliefMessage,
     Envelope,
     decode_envelope,
     encode_envelope,
 )
 from fedagent_task.recipe.spec import PeersSpec
 from tests.fakes.peer_network import (
-    RUN,
     PeerNetwork,
     distances,
     names,
@@ -87,35 +84,6 @@ def test_without_an_answer_there_is_an_end_to_everything() -> None:
     assert node.phase is SlotPhase.DECIDED
     assert network.sent["a"] <= 20
     assert node.due == math.inf
-
-
-def test_late_duplicate_and_overtaken_envelopes_change_nothing() -> None:
-    node = nodes_of({"a": {"b": 1.0, "c": 1.0}})["a"]
-    node.begin(5, 0.6, 0.0, trained=False)
-
-    def envelope(slot: int, seq: int, ratio: float) -> Envelope:
-        belief = BeliefMessage(degree=2, ratio=ratio, typical=1.0, distance=1.0)
-        return Envelope(run=RUN, slot=slot, seq=seq, belief=belief)
-
-    base = PER_INCARNATION
-    node.receive("b", envelope(5, base + 3, 0.5), 0.1)
-    belief = node.beliefs.belief
-    for slot, seq in ((5, base + 3), (5, base + 2), (4, base + 9), (5, 0)):
-        node.receive("b", envelope(slot, seq, -0.4), 0.2)
-        assert node.beliefs.belief == belief
-    node.receive("x", envelope(5, base + 9, 0.5), 0.3)
-    node.receive("b", msgspec.structs.replace(envelope(5, base + 9, -0.4), run="cd" * 16), 0.3)
-    assert node.beliefs.belief == belief
-
-
-def test_an_envelope_of_the_next_slot_waits_for_it() -> None:
-    node = nodes_of({"a": {"b": 1.0}})["a"]
-    node.begin(1, 0.6, 0.0, trained=False)
-    belief = BeliefMessage(degree=1, ratio=0.7, typical=1.0, distance=1.0)
-    node.receive("b", Envelope(run=RUN, slot=2, seq=PER_INCARNATION + 1, belief=belief), 0.1)
-    assert node.beliefs.belief == pytest.approx(0.36)
-    node.begin(2, 0.6, 0.2, trained=False)
-    assert node.beliefs.log_belief == pytest.approx(math.log(0.36 / 0.64) + 0.7)
 
 
 def test_an_agent_without_an_opinion_stands_aside() -> None:

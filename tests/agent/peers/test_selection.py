@@ -12,17 +12,14 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_agent.core.device import Readings
-from fedagent_agent.peers.core.records import ArmStats
 from fedagent_agent.peers.core.selection import (
-    ANNOUNCE_EVERY_S,
     MAX_EDGES,
     MAX_REWIRED,
 )
-from fedagent_agent.peers.store import PeerDevice
 from fedagent_coordinator.policies.sets.beliefs import propagate, wire
 from fedagent_protocol.messages import Neighbours, PeerDeliver
 from fedagent_task.recipe.spec import PeersSpec
-from tests.fakes.peer_fleet import HALL, RUN, YARD, PeerFleet, around_of
+from tests.fakes.peer_fleet import HALL, YARD, PeerFleet, around_of
 from tests.fakes.peer_network import Distances, distances, names, near_graph
 
 Make = Callable[..., PeerFleet]
@@ -106,61 +103,6 @@ def test_the_k_best_of_the_batch_volunteer_slot_after_slot(fleet: Make) -> None:
         assert set(kept[-1].best) == {here.ids[n] for n in chosen}
 
 
-def test_an_agent_that_lost_its_file_is_heard_again(
-    fleet: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [1000.0]
-    defaults = PeerDevice.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "clock", lambda: now[0])
-    here = fleet(2, rules=PeersSpec(best=1))
-    one, two = here.ids
-    here.name({one: {two: 1.0}, two: {one: 1.0}})
-    here.restart(two)
-    here.name({two: {one: 1.0}})
-    assert here.slot(0, {one: 0.5, two: 0.6}) == {two}
-    now[0] = 2000.0
-    here.agents[two].store.close()
-    for path in here.folders[two].glob("books.sqlite*"):
-        path.unlink()
-    here.restart(two)
-    here.name({two: {one: 1.0}})
-    assert here.slot(1, {one: 0.5, two: 0.9}) == {two}
-    assert not here.silent(one)
-
-
-def test_an_agent_killed_within_a_slot_takes_part_in_it_again(fleet: Make) -> None:
-    here = fleet(6, rules=PeersSpec(best=2))
-    around = near(here)
-    opinions = opinions_of(here, 5)
-    me = max(opinions, key=lambda one: opinions[one] or 0.0)
-    here.slot(0, opinions, limit_s=0.15, spread_s=0.0)
-    here.restart(me)
-    here.tell(me, Neighbours(peers=around[me]))
-    here.begin(me, 0, opinions[me])
-    here.run(5.0)
-    assert me in here.volunteers(0)
-    assert here.agents[me].store.books.arms()[RUN] == ArmStats(opinions[me], 0, 2, 1, 2)
-
-
-def test_it_volunteers_each_second_until_an_order_shows_that_it_was_heard(
-    fleet: Make,
-) -> None:
-    here, me = alone(fleet, 4)
-    here.run(2.5)
-    times = [at for at, _ in here.said[me, HALL]]
-    assert np.diff(times) == pytest.approx([ANNOUNCE_EVERY_S] * 2)
-    here.order(me, 4)
-    here.run(1.0)
-    assert len(here.said[me, HALL]) == 4, "an order of that round was under way before"
-    here.order(me, 9, run="cd" * 16)
-    here.run(1.0)
-    assert len(here.said[me, HALL]) == 5, "an order of another run says nothing of this one"
-    here.order(me, 5)
-    here.run(3.0)
-    assert len(here.said[me, HALL]) == 5
-
-
 def test_a_slot_waits_a_little_for_its_neighbours_and_not_for_ever(fleet: Make) -> None:
     here = fleet(2, rules=PeersSpec(best=1))
     one, two = here.ids
@@ -203,39 +145,6 @@ def test_neighbours_that_change_without_end_begin_a_slot_anew_a_few_times(fleet:
     assert here.agents[one].core.peers._incarnation == begun + MAX_REWIRED
     here.run(5.0)
     assert here.slots(one)[-1].chosen is not None
-
-
-def test_an_agent_of_two_edges_joins_both(fleet: Make) -> None:
-    here = fleet(5, rules=PeersSpec(best=1, cold_start=False))
-    a, b, both, c, d = here.ids
-    for me in (a, b):
-        here.homes[me] = (HALL,)
-    for me in (c, d):
-        here.homes[me] = (YARD,)
-    here.homes[both] = (HALL, YARD)
-    here.restart(*here.ids)
-    here.name({a: {b: 1.0}, b: {a: 1.0, both: 1.0}, both: {b: 1.0}}, HALL)
-    here.name({both: {c: 1.0}, c: {both: 1.0, d: 1.0}, d: {c: 1.0}}, YARD)
-    opinions: dict[str, float | None] = {a: 0.2, b: 0.3, both: 0.4, c: 0.5, d: 0.6}
-    assert here.slot(0, opinions) == {d}
-    opinions[both] = 0.95
-    assert here.slot(1, opinions, trained=frozenset({both})) == {both}, "(0.4 + 0.95) / 2 > 0.6"
-    assert {edge for me, edge in here.said if me == both} == {HALL, YARD}
-
-
-@pytest.mark.parametrize("carried", [9])
-def test_an_edge_that_carries_a_little_and_drops_the_rest_holds_nobody_up(
-    fleet: Make, carried: int
-) -> None:
-    here = fleet(3, rules=PeersSpec(best=1), edges=(HALL, YARD))
-    a, b, c = here.ids
-    for edge in (HALL, YARD):
-        here.name(here.row(), edge)
-    here.run(2.0)
-    here.carries[YARD] = carried
-    for number in range(2):
-        assert here.slot(number, {a: 0.2, b: 0.3, c: 0.4}) == {c}
-        assert not any(here.silent(me) for me in here.ids)
 
 
 def test_a_call_of_another_run_does_not_take_the_envelopes_of_a_slot(fleet: Make) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedagent_agent.peers.core.transport import HEARD_S, PeerTransport
+from fedagent_agent.peers.core.transport import PeerTransport
 from fedagent_agent.peers.seal import PeerSeal
 from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_node.effects import Effect, Send
@@ -87,21 +87,3 @@ def test_what_is_refused_is_counted_by_reason(people: tuple[Identity, Identity])
     }  # fmt: skip
     with pytest.raises(ProtocolError):
         b.receive("hall", PeerDeliver(sender=people[0].id, body=b"\xc1"), 7.0)
-
-
-def test_the_way_that_a_neighbour_was_heard_by_is_preferred_for_a_while(
-    people: tuple[Identity, Identity],
-) -> None:
-    a, b = acquainted(people)
-    a.admit({people[1].id: EDGES}, 4.0)
-    body = bodies(b.send(people[0].id, ENVELOPE, 5.0))[0]
-    a.receive("yard", PeerDeliver(sender=people[1].id, body=body), 5.0)
-
-    def ways(now: float) -> list[str]:
-        return [e.to for e in a.send(people[1].id, ENVELOPE, now) if isinstance(e, Send)]
-
-    assert ways(5.0 + 0.9 * HEARD_S) == ["yard"]
-    assert ways(5.0 + HEARD_S) == list(EDGES), "it may drop the rest"
-    a.admit({people[1].id: ()}, 6.0)
-    assert ways(6.0) == []
-    assert a.counters["peer_no_way"] == 1
