@@ -3,7 +3,8 @@
 # Or build the wheel, with no environment of ours: sh deploy/setup.sh wheel
 #
 # Installs again only when pyproject.toml, the interpreter or the wanted extras have
-# changed. Says what is missing and how to get it.
+# changed. Says what is missing and how to get it. Nothing is compiled here: of torch alone there
+# are thousands of modules that nobody imports, and what is imported is compiled then.
 set -eu
 cd "$(dirname "$0")/.."
 venv=.venv
@@ -70,7 +71,7 @@ if ! [ -x $venv/bin/python ] || ! fits $venv/bin/python; then
 fi
 install() {
     if ! $venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
-        --prefer-binary "$@"; then
+        --prefer-binary --no-compile "$@"; then
         echo "setup: the installation failed; is the package index reachable? then try again" >&2
         exit 1
     fi
