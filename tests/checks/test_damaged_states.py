@@ -53,15 +53,6 @@ def live(thing: Any, rounds: range, kind: str = "policy") -> None:
             thing.learn(random_feedback(rng, view, chosen), horizon=20.0)
 
 
-def lived(path: str) -> tuple[str, str, Any]:
-    """The kind and the name of ``[kind/]name``, and one that has lived for eight rounds."""
-    *kinds, name = path.split("/")
-    kind = kinds[0] if kinds else "policy"
-    thing = KINDS[kind](name)
-    live(thing, range(1, 9), kind)
-    return kind, name, thing
-
-
 DAMAGES: tuple[Callable[[Array], Array], ...] = (
     lambda array: array[:-1],
     lambda array: np.concatenate((array, array[-1:])),
@@ -119,47 +110,3 @@ def test_counters_of_cocs_are_of_its_cells_only(other: dict[str, Any]) -> None:
     with pytest.raises(StateError, match="of another scope, h, logs or features"):
         CocsPolicy(**{"h": 4, **other}).restore(policy.state())
     CocsPolicy(h=4, k_scale=0.1).restore(policy.state())
-
-
-def longer(array: Array) -> Array:
-    return np.concatenate((array, array[-1:]))
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "words"),
-    [
-        ("adaptive", {"weights": np.ones(5)}, "weights that are no shares"),
-        ("adaptive", {"precision": -np.ones((2, 6, 6))}, "precision 0 is none"),
-        ("bp-ucb", {"mean": lambda a: a * np.nan}, "not finite"),
-        ("bp-ucb", {"running": np.array([2, 1])}, "ascend"),
-        ("random", {"slot": np.array([3, 1]), "running": np.array([4])}, "round 1 of slots of 1"),
-        ("cocs", {"successes": lambda a: a + 1000}, "counters that are none"),
-        ("cocs", {"low": lambda a: a + 9}, "bounds that are none"),
-        ("cucb", {"plays": np.zeros(99, dtype=np.int64)}, "100 pool"),
-        ("fair", {"inner.x": np.zeros(1)}, "nothing to keep"),
-        ("fastest", {"inverse": lambda a: a * 0}, "inverse that is none"),
-        ("linucb", {"low": np.ones(2), "high": np.ones(2)}, "bounds that are none"),
-        ("oort", {"achieved": np.zeros(7)}, "not (40 window)"),
-        ("quick-init-ucb", {"group_members": lambda a: a + 10**6}, "does not know"),
-        ("quick-init-ucb", {"group_sizes": lambda a: a + 1}, "contradict their members"),
-        ("rbcs-f", {"idle": longer}, "clients"),
-        ("placement/budgeted-ucb", {"observed": lambda a: a + 9}, "more costs than plays"),
-        ("placement/budgeted-ucb", {"psi_bounds": np.array([3.0, 1.0])}, "bounds that are none"),
-        ("placement/budgeted-ucb-paper", {"q": np.zeros(4)}, "expected"),
-        ("control/by-progress", {"h": lambda a: a * 0}, "out of range"),
-        ("control/by-progress", {"arrivals": lambda a: a * np.nan}, "without arrivals"),
-        ("control/by-progress", {"means": np.array([0.0, 1.0, 1.0, 3.0, 1.0])}, "without seconds"),
-        ("control/primal-dual", {"numbers": np.array([99.0, 0.0, 0.0])}, "out of range"),
-        ("control/primal-dual", {"h": longer}, "clients"),
-    ],
-)
-def test_what_made_later_rounds_fail_is_refused(
-    name: str, changes: dict[str, Array | Callable[[Array], Array]], words: str
-) -> None:
-    kind, name, original = lived(name)
-    state = dict(original.state())
-    for key, change in changes.items():
-        state[key] = change(state[key]) if callable(change) else change
-    with pytest.raises(StateError) as caught:
-        KINDS[kind](name).restore(state)
-    assert words in str(caught.value)

@@ -76,7 +76,7 @@ def use(kind: str, thing: Any) -> None:
             thing.choose(np.arange(3), rng)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(PARAMETERS), anything)
 def test_a_wrong_value_is_refused_by_name_or_works(
     which: tuple[str, str, str], value: object

@@ -92,7 +92,7 @@ def small_view(rng: np.random.Generator, t: int) -> RoundView:
 
 
 @pytest.mark.parametrize("name", ["cocs", "cocs-paper"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10**6), first=st.integers(1, 900))
 def test_cocs_explores_and_exploits_as_it_is_written(name: str, seed: int, first: int) -> None:
     rng = np.random.default_rng(seed)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fedagent_agent.streams import parse_stream
 from fedagent_cli import places
@@ -15,7 +16,8 @@ from fedagent_coordinator import policies
 from fedagent_task.recipe.spec import Recipe
 from fedagent_task.recipe.text import parse_recipe
 
-RECIPES = {name: places.find_recipe(name).read_text() for name in ("demo", "fa-digits")}
+DEMO = parse_recipe(places.find_recipe("demo").read_text())
+CALLS = parse_recipe(places.find_recipe("fa-digits").read_text(), ("policy.name=ucb",))
 
 
 def recipe_of(demo: Demo) -> Recipe:
@@ -29,11 +31,10 @@ def wanted(folder: Path, recipe: str = "demo", **asked: object) -> Demo:
 
 @given(st.integers(1, 64), st.integers(1, 16))
 def test_every_label_stays_held_when_two_are_out(agents: int, edges: int) -> None:
-    plan = make_plan(parse_recipe(RECIPES["demo"]), agents, edges)
+    plan = make_plan(DEMO, agents, edges)
     there = [a for a in plan.agents if a.name not in (plan.victim, plan.slow)]
     assert {label for a in there for label in a.labels} == set(range(10))
-    deadline_s = parse_recipe(RECIPES["demo"]).rounds.deadline_s
-    assert all((a.slow_s > deadline_s) == (a.name == plan.slow) for a in plan.agents)
+    assert all((a.slow_s > DEMO.rounds.deadline_s) == (a.name == plan.slow) for a in plan.agents)
     assert plan.budget >= max(a.price for a in plan.agents)
 
 
@@ -41,8 +42,8 @@ def test_every_label_stays_held_when_two_are_out(agents: int, edges: int) -> Non
 def test_an_evaluated_fleet_has_as_many_whole_agents_as_train(
     agents: int, edges: int, best: int
 ) -> None:
-    sets = (f"policy.params.clients_per_round={best}", "policy.name=ucb")
-    plan = make_plan(parse_recipe(RECIPES["fa-digits"], sets), agents, edges)
+    policy = structs.replace(CALLS.policy, params={"clients_per_round": best})
+    plan = make_plan(structs.replace(CALLS, policy=policy), agents, edges)
     whole = [agent for agent in plan.agents if agent.kind == EVERY_DIGIT]
     few = plan.agents[len(whole) :]
     assert (len(plan.agents), len(whole)) == (agents, min(best + 1, agents))

@@ -32,6 +32,7 @@ def events(folder: Path) -> dict[tuple[str, int], float]:
     return found
 
 
+@pytest.mark.nightly
 def test_tensorboard_reads_every_round_once(home: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     for _ in range(2):
@@ -42,6 +43,7 @@ def test_tensorboard_reads_every_round_once(home: Path, tmp_path: Path) -> None:
     assert {step for _, step in found} >= {1, 2, 3}
 
 
+@pytest.mark.nightly
 def test_mlflow_reads_every_round(home: Path, tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     told = last_object(call(home, "export", "--mlflow", str(tmp_path / "ml"), "--json"))

@@ -9,7 +9,7 @@ import pytest
 from tests import typed
 from tests.fakes import stream_files
 
-SHORT = ("--set", "rounds.count=8", "--set", "world.clients=12")
+SHORT = ("--set", "rounds.count=4", "--set", "world.clients=8")
 
 
 def fedagent(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -23,7 +23,7 @@ def test_compare_all_prints_and_plots(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 1
     record = json.loads(done.stdout)
-    assert (record["recipe"], record["rounds"], record["seeds"]) == ("cocs-decisions", 8, [0, 1])
+    assert (record["recipe"], record["rounds"], record["seeds"]) == ("cocs-decisions", 4, [0, 1])
     assert {"adaptive", "linucb", "oracle", "rbcs-f"} <= set(record["policies"])
     assert "opinions" in record["skipped"]["quick-init-ucb"]
     for figures in record["policies"].values():

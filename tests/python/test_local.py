@@ -103,6 +103,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.nightly
 def test_ctrl_c_ends_every_process_and_keeps_the_books(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         script = subprocess.Popen(
