@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.schema import DATABASE
-from fedagent_coordinator.errors import StoreError
 from tests.fakes.written_runs import write_run
 from tests.typed import fedagent
 
@@ -69,21 +67,3 @@ def test_a_database_of_another_release_is_one_line(tmp_path: Path) -> None:
     last = json.loads(done.stdout)
     assert "was written by another fedagent" in last["error"]
     assert "another --data-dir" in last["hint"]
-
-
-def test_whatever_is_flipped_is_an_error_of_the_store(tmp_path: Path) -> None:
-    write_run(tmp_path / "a")
-    data = (tmp_path / "a" / DATABASE).read_bytes()
-    damaged = 0
-    for seed in range(40):
-        (tmp_path / "a" / DATABASE).write_bytes(flipped(data, seed, 3 if seed % 2 else 300))
-        try:
-            with open_reader(tmp_path / "a") as reader:
-                run_id = reader.run().run_id
-                reader.rounds(run_id)
-                reader.devices(run_id)
-                reader.ledger.verify()
-                reader.models.rows(run_id)
-        except StoreError:
-            damaged += 1
-    assert damaged > 10

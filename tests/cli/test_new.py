@@ -46,10 +46,8 @@ def install(project: Path, site: Path) -> None:
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
-SLOW = {"torch": [pytest.mark.slow]}  # torch is loaded by seven processes
-
-
-@pytest.mark.parametrize("template", [pytest.param(one, marks=SLOW.get(one, ())) for one in SHOWS])
+@pytest.mark.slow
+@pytest.mark.parametrize("template", SHOWS)
 def test_its_readme_can_be_typed(template: str, tmp_path: Path) -> None:
     done = fedagent("new", NAME, "--template", template, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -83,6 +81,7 @@ def test_its_readme_can_be_typed(template: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("template", SHOWS)
 def test_nothing_of_the_template_is_left_open(template: str) -> None:
+    assert {path.name for path in FOLDER.iterdir()} == set(SHOWS)
     files = written(NAME, template)
     assert {"README.md", "pyproject.toml", "recipe.toml", f"tests/test_{MODULE}.py"} <= set(files)
     for path, text in files.items():
@@ -93,10 +92,6 @@ def test_nothing_of_the_template_is_left_open(template: str) -> None:
     lines = files["README.md"].splitlines()
     assert len([line for line in lines if not line.startswith("```")]) <= 12
     assert read_table(files["recipe.toml"])["name"] == NAME
-
-
-def test_every_template_is_offered() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == set(SHOWS)
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Shared pieces of the end-to-end tests: a field on loopback, and what must hold at its end."""
 
+import asyncio
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from fedagent_coordinator.books.reader import open_reader
+from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.network import free_port
 from fedagent_testbed.local import LocalField, RoleProcess
 
@@ -118,3 +121,23 @@ def guarded(folder: Path, user: str, password: str) -> Iterator[int]:
             yield port
         finally:
             run.terminate()
+
+
+@contextmanager
+def shared_broker(directory: Path, *, kind: str = "auto") -> Iterator[str]:
+    """Run a broker; give its address."""
+    loop, broker = asyncio.new_event_loop(), Broker(BrokerSpec(data_dir=directory, kind=kind))  # type: ignore[arg-type]  # from a parameter
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def run(work: Coroutine[Any, Any, object]) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result(600)
+
+    try:
+        run(broker.start())
+        yield f"mqtt://{broker.address}"
+    finally:
+        run(broker.stop())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
+        loop.close()

@@ -4,20 +4,15 @@ The attacker is a client of another make that hears everything and may write eve
 broker is an untrusted cache, and this one has no access list.
 """
 
-import time
 from pathlib import Path
 
 import pytest
 
-from fedagent_protocol import messages as m
-from fedagent_protocol import topics
 from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed.local import LocalField, RoleProcess
 from tests.fakes.attacker import Attack, Attacker
-from tests.fakes.site import Members
 
-from .listener import shared_broker
-from .support import BROKERS, DEMO, check_books, new_field, start_small
+from .support import BROKERS, DEMO, check_books, new_field, shared_broker, start_small
 
 MODEL = parse_recipe(DEMO.read_text()).model
 ROUNDS, AGENTS = 3, 3
@@ -66,39 +61,3 @@ def check_refusals(field: LocalField) -> None:
     assert by_role["edge"] == set(WAYS)
     assert by_role["agent"] >= {"unsigned", "other_key", "replayed"}
     assert by_role["coordinator"] >= {"unsigned", "other_key", "replayed"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", BROKERS)
-def test_a_member_reads_and_writes_nothing_of_others(tmp_path: Path, kind: str) -> None:
-    """TLS, and the certificate of another device: what the access list lets by, signatures stop."""
-    with new_field(tmp_path) as field:
-        members = Members.of_coordinator(tmp_path, "coordinator", field.site)
-        members.member("edge-0", "edge")
-        for i in range(AGENTS):
-            members.member(f"agent-{i}", "agent")
-        evil = members.member("evil", "agent")
-        sets = ("policy.name=cheapest", "budget.per_edge=10")
-        coordinator = start_small(
-            field, rounds=ROUNDS, agents=AGENTS, broker=kind, sets=sets, secure=True
-        )
-        edge = field.processes["edge-0"].wait("ready")
-        victim = str(field.processes["agent-0"].wait("ready")["id"])
-        up, down = topics.agent_up, topics.agent_down
-        reach = ("#", down(field.site, victim, "+", "#"), up(field.site, "+", "+", "#"))
-        attack = Attack(MODEL, *reach)
-        with Attacker(str(edge["broker"]), attack, context=evil.client_context()) as attacker:
-            until = time.monotonic() + 600
-            while not coordinator.all("end") and time.monotonic() < until:
-                for message in (
-                    m.ContextReport(seq=2**62, available=False, price=10**9),
-                    m.Bye(),
-                    m.Hello(agent=victim),
-                ):
-                    topic = up(field.site, victim, str(edge["id"]), m.kind(message))
-                    attacker.publish(attack.every_way(topic, message))
-                time.sleep(0.2)
-            honest_rounds(coordinator)
-        kinds = {topics.parse(topic).kind for topic, _ in attacker.heard}
-        assert not kinds - {"edge-beacon", "chunk"}
-    check_books(coordinator)

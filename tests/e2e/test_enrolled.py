@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_testbed.local import RoleProcess
 from tests.fakes.site import Members
 from tests.typed import fedagent
 
-from .support import BROKERS, DEMO, OPEN_SITE, PATIENT, check_books, labels, new_field, start_small
+from .support import BROKERS, check_books, labels, new_field, start_small
 
 pytestmark = pytest.mark.slow
 FAKETIME = shutil.which("faketime")
@@ -67,43 +66,6 @@ def test_a_stolen_key_in_use_twice_raises_an_alarm_and_neither_is_paid(tmp_path:
         assert "cloned" in listed
         coordinator.stop()
     check_books(coordinator, still_open=1)
-
-
-LIFE_S = 20.0
-CHECKED_AFTER_S = 30.0
-"""A certificate that was read is believed so long; see `envelope.RECHECK_S`."""
-
-
-def test_a_run_outlives_the_certificates_it_began_with(tmp_path: Path) -> None:
-    with new_field(tmp_path) as field:
-        coordinator = field.coordinator(
-            DEMO,
-            broker="embedded",
-            **OPEN_SITE,
-            certificate_days=LIFE_S / 86_400,
-            wait_agents=2,
-            # Not faster: what is waited for is time.
-            sets=("rounds.count=10000", "rounds.every_s=1", *PATIENT),
-        )
-        edge = field.edge("hall", broker="embedded", secure=True)
-        agents = [field.agent(f"agent-{i}", labels(i)) for i in range(2)]
-        coordinator.wait("round")
-        time.sleep(LIFE_S + CHECKED_AFTER_S)
-        done = number(coordinator)
-        # With both devices: one whose link is just renewed may miss a round, which then lasts for
-        # the 30 s of `PATIENT`.
-        give_up = time.monotonic() + 600
-        while number(coordinator) < done + 3 or coordinator.all("round")[-1]["used"] != 2:
-            assert time.monotonic() < give_up, "rounds stand still"
-            time.sleep(0.1)
-        for role in (coordinator, edge, *agents):
-            assert "the certificate was renewed and is valid until" in role.log.read_text()
-        coordinator.stop()
-    check_books(coordinator, still_open=1)
-
-
-def number(coordinator: RoleProcess) -> int:
-    return int(str(coordinator.all("round")[-1]["round"]))
 
 
 @pytest.mark.skipif(FAKETIME is None, reason="faketime is not installed")

@@ -5,8 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from .listener import shared_broker
-from .support import BROKERS, DEMO, PATIENT, check_books, labels, new_field, start_small
+from .support import (
+    BROKERS,
+    DEMO,
+    PATIENT,
+    check_books,
+    labels,
+    new_field,
+    shared_broker,
+    start_small,
+)
 
 
 @pytest.mark.parametrize("broker", BROKERS)

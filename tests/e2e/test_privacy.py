@@ -14,18 +14,18 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from fedagent_node.link import Arrival
 from fedagent_protocol import topics
 from fedagent_protocol.messages import MaskAsk, MaskOpening, UpdateOffer, kind
 from fedagent_protocol.tensors import locate
+from tests.fakes.attacker import Attacker
 from tests.fakes.leak_search import Search, inflated
 from tests.fakes.voices import read
 
-from .listener import Listener, shared_broker
-from .support import PATIENT, new_field
+from .support import PATIENT, new_field, shared_broker
 
 pytestmark = pytest.mark.slow
 M = TypeVar("M")
+Heard = list[tuple[str, bytes]]
 
 SECURE = ("secure_aggregation.minimum_cohort=3", "policy.name=all", "budget.per_edge=9")
 LOCAL = ("privacy.mode=local", "rounds.weighting=uniform", "limits.norm=0", "privacy.clip=0.5")
@@ -50,8 +50,8 @@ name = "all"
 """
 
 
-def opened(heard: list[Arrival], what: type[M]) -> list[M]:
-    parsed = ((topics.parse(one.topic), one.payload) for one in heard)
+def opened(heard: Heard, what: type[M]) -> list[M]:
+    parsed = ((topics.parse(topic), payload) for topic, payload in heard)
     messages = (read(topic.direction, payload) for topic, payload in parsed)
     return [message for message in messages if isinstance(message, what)]
 
@@ -84,9 +84,9 @@ def leaks(where: dict[str, bytes]) -> list[str]:
     ]
 
 
-def seen(field_dir: Path, heard: list[Arrival]) -> dict[str, bytes]:
+def seen(field_dir: Path, heard: Heard) -> dict[str, bytes]:
     """Return all that others have of devices: the wire, logs of all, disks of edges and books."""
-    everything = {f"wire {i} {one.topic}": one.payload for i, one in enumerate(heard)}
+    everything = {f"wire {i} {topic}": payload for i, (topic, payload) in enumerate(heard)}
     for path in field_dir.rglob("*"):
         device = path.parent != field_dir and path.relative_to(field_dir).parts[0].startswith("a")
         if path.is_file() and not device:
@@ -134,7 +134,7 @@ def test_no_canary_leaves_a_device(tmp_path: Path, sets: tuple[str, ...]) -> Non
         # A stream reads its header first; what cannot be read comes after what can.
         streams.append(tmp_path / f"stream-{number}.csv")
         streams[-1].write_text("\n".join(["a,b,c,d,y", *lines]) + "\n")
-    with shared_broker(tmp_path / "broker") as address, Listener(address) as sniffer:
+    with shared_broker(tmp_path / "broker") as address, Attacker(address) as sniffer:
         with new_field(place) as field:
             coordinator = field.coordinator(
                 recipe, broker=address, wait_edges=1, wait_agents=4, sets=(*PATIENT, *sets)
@@ -148,9 +148,9 @@ def test_no_canary_leaves_a_device(tmp_path: Path, sets: tuple[str, ...]) -> Non
         heard = list(sniffer.heard)
         everything = seen(place, heard)
     kinds = set()
-    for arrival in heard:
-        topic = topics.parse(arrival.topic)
-        assert kind(read(topic.direction, arrival.payload)) == topic.kind, "it is documented"
+    for name, payload in heard:
+        topic = topics.parse(name)
+        assert kind(read(topic.direction, payload)) == topic.kind, "it is documented"
         kinds.add(topic.kind)
     assert {"update", "order", "report", "columns", "receipt"} <= kinds
     assert {"edge-0.log", "agent-0.log", "coordinator.log"} <= everything.keys()
@@ -159,7 +159,7 @@ def test_no_canary_leaves_a_device(tmp_path: Path, sets: tuple[str, ...]) -> Non
         check_masks(heard)
 
 
-def check_masks(heard: list[Arrival]) -> None:
+def check_masks(heard: Heard) -> None:
     """Who hears everything hears no update of a masked round."""
     offers, masked = opened(heard, UpdateOffer), b""
     for offer in offers:

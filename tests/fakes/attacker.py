@@ -27,20 +27,14 @@ EVIL = "evil"
 
 
 class Attacker:
-    """Answers what it hears with what `attack` makes of it: pairs of topic and payload.
+    """Hears everything, and answers with what an attack makes of it, if there is one."""
 
-    An attack has `filters`, the messages of its `own`, and an `answer`.
-    """
-
-    def __init__(self, address: str, attack: Any, *, context: Any = None) -> None:
+    def __init__(self, address: str, attack: "Attack | None" = None) -> None:
         self.heard: list[tuple[str, bytes]] = []
         self.sent = 0
         self._attack = attack
         host, _, port = address.rpartition("//")[2].partition(":")
         self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id="evil")
-        if context is not None:
-            self._client.tls_set_context(context)
-            self._client.tls_insecure_set(True)
         self._client.on_message = self._message
         self._client.on_connect = self._connected
         self._client.on_subscribe = self._subscribed
@@ -62,7 +56,7 @@ class Attacker:
             self.sent += 1
 
     def _connected(self, *_: Any) -> None:
-        self._client.subscribe(self._attack.filters)
+        self._client.subscribe("#", 1)
 
     def _subscribed(self, *_: Any) -> None:
         self._up.set()
@@ -70,7 +64,7 @@ class Attacker:
     def _message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
         topic, payload = message.topic, bytes(message.payload)
         self.heard.append((topic, payload))
-        if (topic, payload) not in self._attack.own:
+        if self._attack is not None and (topic, payload) not in self._attack.own:
             self.publish(self._attack.answer(topic, payload))
 
 
@@ -80,8 +74,7 @@ class Attack:
     Every way of it: bare, another key, another body, and bare where neighbours' words come bare.
     """
 
-    def __init__(self, model: ModelSpec, *filters: str) -> None:
-        self.filters = [(each, 1) for each in filters or ("#",)]
+    def __init__(self, model: ModelSpec) -> None:
         self.own: set[tuple[str, bytes]] = set()
         self.voice = Voice(EVIL)
         self._model = model
