@@ -61,8 +61,10 @@ RESTART = "restart"
 OTHER_METRIC = "metric"
 UNSIGNED = "unsigned"
 """Why an answer does not count: it is not shown to be its agent's own."""
-_NOBODY: IntArray = np.zeros(0, dtype=np.int64)
-_NOTHING: FloatArray = np.zeros(0)
+_ROW = np.dtype([("client", "i8"), ("score", "f8"), ("samples", "i8"), ("epsilon", "f8")])
+"""What counts of a client's answer; of a volunteer only who it is."""
+Rows = npt.NDArray[np.void]
+_NONE: Rows = np.zeros(0, dtype=_ROW)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,20 +89,22 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeAnswer:
-    """What one edge answered, by run-wide clients; volunteers have no columns but `client`."""
+    """What one edge answered, by run-wide clients."""
 
-    asked: int  # agents that were asked there, at least P
-    client: IntArray = field(default_factory=_NOBODY.copy)  # int64[P], like the columns
+    asked: int  # agents that were asked there, at least as many as have a row
+    rows: Rows = field(default_factory=_NONE.copy)
+    unsigned: frozenset[int] = frozenset()  # whose answer is not shown to be their own
     named: tuple[str, ...] = ()  # agents that the edge has ever named
-    score: FloatArray = field(default_factory=_NOTHING.copy)
-    samples: IntArray = field(default_factory=_NOBODY.copy)
-    epsilon: FloatArray = field(default_factory=_NOTHING.copy)
     metric: str = ""
     reasons: Mapping[str, int] = field(default_factory=dict)
     moments: Moments | None = None  # what the samples of `agents` agents add up to
     agents: int = 0
-    unsigned: IntArray = field(default_factory=_NOBODY.copy)
-    """Clients whose answer is not shown to be their own, and does not count."""
+
+    @property
+    def clients(self) -> list[int]:
+        """Whose rows it has."""
+        found: list[int] = self.rows["client"].tolist()
+        return found
 
 
 def no_answer(agents: int) -> EdgeAnswer:
@@ -133,57 +137,52 @@ class Answers:
             raise MalformedError("a row names an unknown session")
         if len(np.unique(rows)) != len(rows):
             raise MalformedError("a session has two rows")
-        client = self.index(edge, rows).astype(np.int64)
-        asked = max(message.asked, len(client))
-        if isinstance(message, Volunteers):
-
-            def volunteered(asked: Asked, agent: str, _row: int) -> bytes:
-                return asked.volunteer(agent, edge.id)
-
-            theirs = self._of_their_word(message.claim, edge, rows, client, volunteered)
-            unsigned = client[~theirs & (client >= 0)]
-            return EdgeAnswer(asked, client[theirs], tuple(edge.ids), unsigned=unsigned)
-        score, samples, epsilon = _columns(message, len(client))
-
-        def scored(asked: Asked, agent: str, row: int) -> bytes:
-            told = float(score[row]), int(samples[row]), float(epsilon[row])
-            return asked.scored(agent, message.metric, *told)
-
-        theirs = self._of_their_word(message.claim, edge, rows, client, scored)
-        return EdgeAnswer(
-            asked,
-            client[theirs],
-            score=score[theirs] + 0.0,  # no -0.0: the books do not keep its sign
-            samples=samples[theirs],
-            epsilon=epsilon[theirs] + 0.0,
-            metric=safe_text(message.metric, limit=100),
+        told, reasons, metric = np.zeros(len(rows), dtype=_ROW), dict[str, int](), ""
+        told["client"] = self.index(edge, rows)
+        if isinstance(message, Opinions):
+            _fill(told, message)
+            metric = safe_text(message.metric, limit=100)
             # In an edge's words, which the books keep and people read.
-            reasons={safe_text(why, limit=MAX_REASONS): n for why, n in message.reasons.items()},
-            unsigned=client[~theirs & (client >= 0)],
+            reasons = {safe_text(w, limit=MAX_REASONS): n for w, n in message.reasons.items()}
+        signed = self._are_signed(message, edge, rows, told)
+        known = told["client"] >= 0
+        return EdgeAnswer(
+            max(message.asked, len(rows)),
+            told[known & signed],
+            frozenset(told["client"][known & ~signed].tolist()),
+            named=tuple(edge.ids),
+            metric=metric,
+            reasons=reasons,
         )
 
-    def _of_their_word(
+    def _are_signed(
         self,
-        claim: bytes,
+        message: Opinions | Volunteers,
         edge: EdgeSession,
         rows: npt.NDArray[np.int32],
-        client: IntArray,
-        said: Callable[[Asked, str, int], bytes],
+        told: Rows,
     ) -> BoolArray:
-        """Return bool[rows], which have an index and are what their client has signed."""
-        claims = claims_in(claim, len(client))
-        if self.asked is None:
-            return client >= 0
-        theirs = np.zeros(len(client), dtype=np.bool_)
-        for row in np.flatnonzero(client >= 0).tolist():
-            agent, signed = edge.ids[rows[row]], claims[row].tobytes() if len(claims) else b""
-            theirs[row] = signed_by(agent, signed, said(self.asked, agent, row))
-        return theirs
+        """Return bool[P], which rows are their client's own word."""
+        claims, asked = claims_in(message.claim, len(told)), self.asked
+        if asked is None:
+            return np.ones(len(told), dtype=np.bool_)
+
+        def is_signed(row: int) -> bool:
+            agent, (client, *figures) = edge.ids[rows[row]], told[row].item()
+            if client < 0:
+                return False
+            if isinstance(message, Volunteers):
+                said = asked.volunteer(agent, edge.id)
+            else:
+                said = asked.scored(agent, message.metric, *figures)
+            return signed_by(agent, claims[row].tobytes() if len(claims) else b"", said)
+
+        return np.array([is_signed(row) for row in range(len(told))], dtype=np.bool_)
 
 
 def enough(call: Call, answers: Sequence[EdgeAnswer], edges: int) -> bool:
     """Return whether as many volunteer at so many edges as are wanted, or as there are."""
-    volunteered = len({client for answer in answers for client in answer.client.tolist()})
+    volunteered = len({client for answer in answers for client in answer.clients})
     if volunteered >= call.wanted:
         return True
     # An agent that two edges see was asked by both, and is one.
@@ -197,51 +196,43 @@ def result(
 ) -> BookOpinions | BookVolunteers:
     """Return what a call came to; an agent that two edges saw counts at the first by index."""
     answers = sorted(answers, key=lambda one: one[0])
-    reasons = Counter[str]()
+    reasons, signed, told = Counter[str](), set[int](), list[int]()
     for _, answer in answers:
         reasons.update(answer.reasons)
-    client = joined([answer.client for _, answer in answers], np.int64)
-    edge = joined([np.full(len(a.client), index) for index, a in answers], np.int64)
-    told = joined([answer.unsigned for _, answer in answers], np.int64)
+        signed.update(answer.clients)
+        told += answer.unsigned
     # Two edges may tell of one agent, and one of the two what it has signed.
-    unsigned = np.setdiff1d(told, client)
+    unsigned = set(told) - signed
     reasons[UNSIGNED] += len(unsigned)
     asked = sum(answer.asked for _, answer in answers) - (len(told) - len(unsigned))
-    seconds = round(max(0.0, now - call.began), 6)
-    if call.for_volunteers:
-        _, first = np.unique(client, return_index=True)
-        return BookVolunteers(
-            round=call.round,
-            slot=call.slot,
-            digest=call.digest,
-            asked=asked - (len(client) - len(first)),
-            client=client[first],
-            edge=edge[first],
-            reasons=dict((+reasons).most_common(MAX_REASONS)),
-            seconds=seconds,
-        )
     metric = _metric([answer for _, answer in answers])
-    ours = joined([np.full(len(a.client), a.metric == metric) for _, a in answers], np.bool_)
-    reasons[OTHER_METRIC] += int((~ours).sum())
-    score = joined([a.score for _, a in answers], np.float64)
-    rows = np.flatnonzero(ours)
+    ours = [(edge, answer) for edge, answer in answers if answer.metric == metric]
+    every = sum(len(answer.rows) for _, answer in answers)
+    rows = np.concatenate([_NONE, *(answer.rows for _, answer in ours)])
+    edges = joined([np.full(len(answer.rows), edge) for edge, answer in ours], np.int64)
+    reasons[OTHER_METRIC] += every - len(rows)
     # The first of equals: edges stand in the order of their indices.
-    _, first = np.unique(client[rows], return_index=True)
+    _, first = np.unique(rows["client"], return_index=True)
     asked -= len(rows) - len(first)
-    rows = rows[first]
-    return BookOpinions(
+    rows, edges = rows[first], edges[first]
+    found = BookVolunteers(
         round=call.round,
         slot=call.slot,
         digest=call.digest,
-        metric=metric,
         asked=asked,
-        client=client[rows],
-        edge=edge[rows],
-        score=score[rows],
-        samples=joined([a.samples for _, a in answers], np.int64)[rows],
-        epsilon=joined([a.epsilon for _, a in answers], np.float64)[rows],
+        client=rows["client"],
+        edge=edges,
         reasons=dict((+reasons).most_common(MAX_REASONS)),
-        seconds=seconds,
+        seconds=round(max(0.0, now - call.began), 6),
+    )
+    if call.for_volunteers:
+        return found
+    return BookOpinions(
+        **structs.asdict(found),
+        metric=metric,
+        score=rows["score"] + 0.0,  # no -0.0: the books do not keep its sign
+        samples=rows["samples"],
+        epsilon=rows["epsilon"] + 0.0,
     )
 
 
@@ -273,28 +264,28 @@ def _moments(message: EdgeMoments, recipe: Recipe) -> EdgeAnswer:
     return EdgeAnswer(message.asked, moments=found, agents=agents)
 
 
-def _columns(message: Opinions, rows: int) -> tuple[FloatArray, IntArray, FloatArray]:
-    """Return the scores, samples and epsilons of opinions."""
+def _fill(told: Rows, message: Opinions) -> None:
+    """Fill in the columns of opinions."""
     score = column(message.score, np.float32, "score").astype(np.float64)
     samples = column(message.samples, np.int64, "samples")
     epsilon = column(message.epsilon, np.float32, "epsilon").astype(np.float64)
     if not len(epsilon):
-        epsilon = np.zeros(rows)
-    if {len(score), len(samples), len(epsilon)} != {rows}:
+        epsilon = np.zeros(len(told))
+    if {len(score), len(samples), len(epsilon)} != {len(told)}:
         raise MalformedError("columns of opinions differ in length")
     # Written so that NaN is out of range too.
     if not ((score >= 0) & (score <= 1)).all():
         raise MalformedError("an opinion is not in [0, 1]")
     if not (np.isfinite(epsilon) & (epsilon >= 0)).all() or not (samples > 0).all():
         raise MalformedError("an epsilon or a number of samples is out of range")
-    return score, samples, epsilon
+    told["score"], told["samples"], told["epsilon"] = score, samples, epsilon
 
 
 def _metric(answers: Iterable[EdgeAnswer]) -> str:
     """Return what most opinions are, so that no edge decides alone; of equals the first."""
     named: Counter[str] = Counter()
     for answer in answers:
-        named[answer.metric] += len(answer.client)
+        named[answer.metric] += len(answer.rows)
     return max(+named, key=named.__getitem__, default="")
 
 
