@@ -14,11 +14,10 @@ from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import BackupError, HistoryLostError
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_node.data_dir import count_start, load_or_create
+from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.lost_site import Lost
 from tests.fakes.stored_runs import Crash, begun, play, small_plan, small_view, tampered
 from tests.typed import fedagent
-
-from .test_daemon import HandEdge, coordinator, toy
 
 
 def _filled(folder: Path) -> str:
@@ -91,25 +90,19 @@ def test_what_cannot_be_copied_or_restored_is_one_line(tmp_path: Path, what: str
     assert "Traceback" not in said.stderr
 
 
-async def test_edges_know_what_a_restored_coordinator_does_not(tmp_path: Path) -> None:
-    """Over a real broker: money that was paid since is refused."""
-    data, copy, long = tmp_path / "data", tmp_path / "copy", ("rounds.count=8",)
-    async with coordinator(tmp_path, sets=long) as process:
-        ready = await process.until("ready")
-        async with HandEdge(toy(), str(ready["broker"])) as edge:
-            await process.until("round")
-            back_up(data, copy)
-            await process.until("round")
-            await process.until("round")
-            process.child.kill()
-            await process.ended()
+def test_edges_know_what_a_restored_coordinator_does_not(tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    given = recipe("rounds.count=8", "rounds.every_s=1")
+    edges = toy_edges(given)
+    site = Site(data, given, edges, identity=load_or_create(data))
+    site.run(until=1.5)
+    back_up(data, copy)
+    site.kernel.run(until=site.kernel.now + 2.0)
+    site.close()
     shutil.rmtree(data)
     restore(copy, data)
-    async with coordinator(tmp_path, sets=long) as process:
-        ready = await process.until("ready")
-        async with HandEdge(toy(), str(ready["broker"]), knows=edge):
-            assert await process.ended() == 32
-            assert "is a witness of entry" in (tmp_path / "log.txt").read_text()
+    with pytest.raises(HistoryLostError, match="is a witness of entry"):
+        Site(data, given, edges, identity=load_or_create(data)).run()
 
 
 def test_a_witness_of_more_than_was_accepted_is_heard(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ class ToyEdge:
     unheard: m.Opinions | m.EdgeMoments | None = None
     moments: bytes | None = None
     tasks: list[bytes] = field(default_factory=list)
+    head: m.LedgerHead | None = None
     _said_at: float = 0.0
     _answer_at: float = 0.0
     _report_at: float = 0.0
@@ -107,8 +108,9 @@ class ToyEdge:
             self.last = self.pending = None
 
     def hello(self) -> m.EdgeHello:
+        name = f"name of {self.id}"
         return m.EdgeHello(
-            edge=self.id, epoch=self.epoch, name=f"name of {self.id}", rent=self.rent
+            edge=self.id, epoch=self.epoch, name=name, rent=self.rent, head=self.head
         )
 
     def tick(self, now: float) -> list[m.EdgeToCoordinator]:
@@ -140,6 +142,8 @@ class ToyEdge:
     def receive(self, message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
         if self.mute:
             return []
+        if isinstance(message, m.EdgeWelcome | m.ReportReceipt):
+            self.head = message.head or self.head
         match message:
             case m.EdgeWelcome():
                 if message.run != self.run:

@@ -4,13 +4,10 @@ import functools
 import hashlib
 import time
 
-from msgspec.structs import replace
-
 from fedagent_node.data_dir import Identity
 from fedagent_node.envelope import Gate, _parts
 from fedagent_protocol.codec import Direction, decode, encode
-from fedagent_protocol.messages import AnyMessage, Outcome, UpdateOffer, WorkProof, kind
-from fedagent_protocol.signed import WorkClaim, claim_of
+from fedagent_protocol.messages import AnyMessage, kind
 
 
 def identity(name: str) -> Identity:
@@ -29,24 +26,6 @@ class Voice:
 
     def seal(self, topic: str, message: AnyMessage) -> bytes:
         return self.gate.seal(topic, encode(message), kind=kind(message))
-
-    def claim(self, offer: UpdateOffer, edge: str) -> UpdateOffer:
-        """Return an offer with this one's signature that it did the work."""
-        me = self.identity
-        claim = claim_of(me, WorkClaim.offered(offer, edge, me.id).statement)
-        return replace(offer, claim=claim)
-
-    def prove(self, outcome: Outcome, *, run: str, round_: int, edge: str, task: str) -> Outcome:
-        """Return an outcome with this one's signature that it did the work."""
-        me = self.identity
-        proof = WorkProof(
-            update=bytes(32), size=9, base=bytes(32), public=me.public_bytes, signature=bytes(64)
-        )
-        work = WorkClaim.reported(outcome, proof, run=run, round_=round_, edge=edge, task=task)
-        return replace(outcome, proof=replace(proof, signature=me.sign(work.statement)))
-
-    def seal_bytes(self, topic: str, body: bytes) -> bytes:
-        return self.gate.seal(topic, body)
 
 
 @functools.cache
