@@ -1,4 +1,4 @@
-"""The mean of edge models, and the evaluating of the global one: by either engine the same."""
+"""The mean of edge models, and the evaluating of the global one."""
 
 import tempfile
 from pathlib import Path
@@ -9,14 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core.effects import Merge, Merged
-from fedagent_coordinator.global_model import HeldOutSet, held_out
+from fedagent_coordinator.global_model import held_out
 from fedagent_coordinator.merged_models import merge_files
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
 from fedagent_task import models
 from fedagent_task.errors import DatasetError
-from fedagent_task.models import Cnn
-from fedagent_task.recipe.text import parse_recipe
 from tests.fakes.coordinator_site import recipe
 
 SHAPES = {"bias": (3,), "weight": (3, 4)}
@@ -76,33 +74,3 @@ def test_the_held_out_set_evaluates_a_model() -> None:
     assert held_out(recipe("evaluation.dataset=none")) is None
     with pytest.raises(DatasetError, match="features"):
         held_out(recipe("model.features=63"))
-
-
-RECIPE = """
-name = "evaluated"
-model = { kind = "cnn", layout = "fashion", image = [16, 16, 1], features = 256, classes = 3 }
-rounds = { count = 3, deadline_s = 1.0 }
-budget = { per_edge = 4.0 }
-"""
-
-
-def test_a_convolutional_network_is_evaluated_the_same_by_either_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("onnx", reason="onnx is not installed")
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    rng = np.random.default_rng(0)
-    path = tmp_path / "held.npz"
-    np.savez(path, x=rng.normal(size=(150, 256)), y=rng.integers(0, 3, 150))
-    recipe = parse_recipe(RECIPE, [f"evaluation.dataset='{path}'"])
-    quick = held_out(recipe)
-    monkeypatch.setattr("fedagent_coordinator.global_model.find_spec", lambda _name: None)
-    plain = held_out(recipe)
-    assert isinstance(quick, HeldOutSet)
-    assert isinstance(plain, HeldOutSet)
-    assert type(plain.model) is Cnn
-    assert type(quick.model) is not Cnn
-    data = encode_tensors(Cnn(recipe.model).init(1))
-    found, expected = quick.evaluate(data), plain.evaluate(data)
-    assert found.loss == pytest.approx(expected.loss, abs=1e-5)
-    assert (found.accuracy, found.count) == (expected.accuracy, 150)
