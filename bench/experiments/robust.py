@@ -14,8 +14,7 @@ import numpy as np
 from fedagent_task.aggregation.robust import registry
 from fedagent_testbed.learning.datasets import StudyData, load_classes
 from fedagent_testbed.learning.trainer import FederatedTrainer, _model, _partition
-from fedagent_testbed.recipe import Training
-from fedagent_testbed.sections import Attackers
+from fedagent_testbed.recipe import Attackers, Training
 
 from .measures import Figures
 from .table import Line, line

@@ -32,10 +32,11 @@ from fedagent_task.aggregation import (
     Rules,
     RunningMean,
     Strategy,
+    Weighed,
 )
 from fedagent_task.aggregation.alignment import Signs, Sketch, gram_of, judged
 from fedagent_task.aggregation.averaging import FedAvg
-from fedagent_task.aggregation.bounds import Term, Told, remembered, settled, told_of
+from fedagent_task.aggregation.bounds import Told, remembered, settled, told_of
 from fedagent_task.aggregation.combining import combine
 from fedagent_task.aggregation.robust import PLAIN, Robust
 from fedagent_task.aggregation.sums import blocks
@@ -192,7 +193,7 @@ def held(
         for norm, beside in (() if before is None else before.tolist())
     ]
     round_ = [(Contribution(num_samples=1.0, norm=norm), beside) for norm, beside in norms.tolist()]
-    terms = [term for _, term in settled(rule, _AVERAGE.weigh, round_, past)]
+    terms = settled(rule, _AVERAGE.weigh, round_, past)
     out = [False] * len(models)
     if compared:
         gram = gram_of([sketch.values for sketch in sketches if sketch is not None])
@@ -212,7 +213,7 @@ def held(
 
 def located(rule: Robust, base: Arrays, models: Sequence[Tensors], rules: Rules) -> Tensors:
     """Return the base moved by what a rule that needs all makes of the edges' moves."""
-    plain = Term(1.0, 1.0)
+    plain = Weighed(1.0, 1.0)
     opened = [(partial(_move, base, model), plain) for model in models]
     return combine(rule, opened, rules).apply(base)
 
@@ -241,7 +242,7 @@ def _norms(
     return float(np.sqrt(squares[0])), float(np.sqrt(squares[1]))
 
 
-def _shortened(base: Arrays, model: Tensors, term: Term, rules: Rules) -> Tensors:
+def _shortened(base: Arrays, model: Tensors, term: Weighed, rules: Rules) -> Tensors:
     """Return the model as far from the base as the term says."""
     found: Tensors = {}
     for name, array in base.items():

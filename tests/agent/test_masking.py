@@ -22,8 +22,7 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.tensors import decode_tensors, digest_of
 from fedagent_task.models import create
 from fedagent_task.recipe.spec import ModelSpec, SecureAggregationSpec, TaskSpec
-from fedagent_task.secure_aggregation.agreement import bound, check_agreed
-from fedagent_task.secure_aggregation.keys import Place
+from fedagent_task.secure_aggregation.keys import Place, bound, check_agreed
 from fedagent_task.secure_aggregation.member import Member
 from fedagent_task.secure_aggregation.ring import MASKED, add_masks, ring_of, vector_of
 from tests.fakes.hand_edge import EDGE, RUN, HandEdge, joined, model_of

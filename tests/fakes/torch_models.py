@@ -141,23 +141,16 @@ class Inverted(nn.Module):
         return x + self.body(x) if self.add else self.body(x)
 
 
-class MobileNetV3Small(nn.Module):
-    """Howard et al. 2019, table 2; `part` divides its widths."""
+class MobileNet(nn.Module):
+    """Four blocks of MobileNetV3-small (Howard et al. 2019); `part` divides their widths."""
 
     def __init__(self, part: int = 4) -> None:
         super().__init__()
         rows = [
             (3, 16, 16, True, False, 2),
-            (3, 72, 24, False, False, 2),
             (3, 88, 24, False, False, 1),
             (5, 96, 40, True, True, 2),
             (5, 240, 40, True, True, 1),
-            (5, 240, 40, True, True, 1),
-            (5, 120, 48, True, True, 1),
-            (5, 144, 48, True, True, 1),
-            (5, 288, 96, True, True, 2),
-            (5, 576, 96, True, True, 1),
-            (5, 576, 96, True, True, 1),
         ]
         width = 16 // part
         layers: list[nn.Module] = [
@@ -252,7 +245,7 @@ _FAMILIES = {
     "lstm": lambda: _labelled(Recurrent("lstm"), torch.randn(4, 6, 4)),
     "gru": lambda: _labelled(Recurrent("gru"), torch.randn(4, 6, 4)),
     "transformer": lambda: _labelled(Transformer(), torch.randint(0, CLASSES, (4, 6))),
-    "mobilenet": lambda: _labelled(MobileNetV3Small(), torch.randn(4, 3, 32, 32)),
+    "mobilenet": lambda: _labelled(MobileNet(), torch.randn(4, 3, 32, 32)),
     "autoencoder": lambda: TaskSource(Autoencoder(), nn.MSELoss(), (torch.randn(4, 12), None)),
     "two-inputs": _two,
     "lora": _lora,

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -49,6 +49,7 @@ def _arrays() -> st.SearchStrategy[dict[str, np.ndarray]]:
     )
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(_arrays(), st.floats(0.5, 1e6)), min_size=1, max_size=6), st.randoms())
 def test_it_equals_the_batch_mean_in_any_order(
     updates: list[tuple[dict[str, np.ndarray], float]], random: object

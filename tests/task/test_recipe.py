@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -153,6 +153,7 @@ def test_text_that_is_not_toml_is_one_error() -> None:
         assert caught.value.key == "recipe"
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=200))
 def test_any_text_is_a_recipe_or_a_typed_error(text: str) -> None:
     try:
@@ -180,6 +181,7 @@ def test_any_value_of_any_key_is_taken_or_refused_by_name(key: str, value: objec
         assert parse_task(task_bytes(recipe)) == task_of(recipe)
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 10**15))
 def test_credits_are_exact_to_the_micro(micro: int) -> None:
     text = f"{micro // 10**6}.{micro % 10**6:06d}"

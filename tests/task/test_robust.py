@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_protocol.errors import ParameterError
-from fedagent_task.aggregation import ALL_TRAIN, Contribution, Rules, combining
+from fedagent_task.aggregation import ALL_TRAIN, Contribution, Rules, Weighed, combining
 from fedagent_task.aggregation.alignment import (
     COPIED,
     LENGTH,
@@ -21,7 +21,7 @@ from fedagent_task.aggregation.alignment import (
     remembered,
 )
 from fedagent_task.aggregation.averaging import FedAvg, FedNova
-from fedagent_task.aggregation.bounds import Term, Told, settled
+from fedagent_task.aggregation.bounds import Told, settled
 from fedagent_task.aggregation.combining import combine
 from fedagent_task.aggregation.robust import Robust, registry
 
@@ -34,11 +34,13 @@ CENTRE = np.linspace(-1.0, 1.0, 40)
 def made(name: str, updates: Floats, **params: float) -> Floats:
     """Return what a rule makes of float64[n, d], as two tensors."""
     rule = registry.create(name, **params)
-    terms = [Term(1.0, 1.0)] * len(updates)
+    terms = [Weighed(1.0, 1.0)] * len(updates)
     return of_terms(rule, updates, terms)
 
 
-def of_terms(rule: Robust, updates: Floats, terms: list[Term], rules: Rules = ALL_TRAIN) -> Floats:
+def of_terms(
+    rule: Robust, updates: Floats, terms: list[Weighed], rules: Rules = ALL_TRAIN
+) -> Floats:
     half = updates.shape[1] // 2
     opened = [
         ((lambda row=row: {"a": row[:half], "b": row[half:]}), term)
@@ -112,6 +114,7 @@ def spread(seed: int) -> Floats:
 @pytest.mark.parametrize(
     "name", ["trimmed-mean", "median", "multi-krum", "geometric-median", "centered-clipping"]
 )
+@settings(max_examples=40)
 @given(seed=st.integers(0, 99), by=st.sampled_from([-1e27, -1e6, -100.0, -1.0, 0.0, 1e6]))
 def test_a_fifth_of_liars_moves_a_rule_by_no_more_than_the_honest_differ(
     name: str, seed: int, by: float
@@ -127,6 +130,7 @@ def told(samples: float, norm: float = 1.0, local_steps: float = 0.0) -> Contrib
     return Contribution(num_samples=samples, norm=norm, local_steps=local_steps, most_steps=100.0)
 
 
+@settings(max_examples=40)
 @given(
     norms=st.lists(st.floats(0.5, 2.0), min_size=5, max_size=12),
     lie=st.floats(10.0, 1e30),
@@ -139,32 +143,33 @@ def test_a_minority_is_held_to_a_multiple_of_the_median_of_norms_and_claims_in_t
     round_ = [(told(10.0, norm), 0.0) for norm in norms] + [(told(lie, lie), 0.0)] * liars
     found = settled(rule, FedAvg().weigh, round_, ())
     # At worst all liars are above, and so the median is the largest of the honest.
-    for (one, _), (weighed, term) in zip(round_, found, strict=True):
+    for (one, _), weighed in zip(round_, found, strict=True):
         assert weighed.weight <= 20.0
-        assert one.norm * term.clip <= 1.5 * max(norms) * (1 + 1e-9)
-    for weighed, term in found[: len(norms)]:
-        assert term.is_plain or term.clip < 1.0
+        assert one.norm * weighed.clip <= 1.5 * max(norms) * (1 + 1e-9)
+    for weighed in found[: len(norms)]:
+        assert weighed.is_plain or weighed.clip < 1.0
         assert weighed.weight == 10.0
 
 
 def test_one_update_alone_is_held_against_the_rounds_before() -> None:
     before = [Told(1.0, 0.0, 10.0, 0.0, 0.0)] * 8
     rule = registry.create("clipped-mean")
-    ((weighed, term),) = settled(rule, FedAvg().weigh, [(told(1e6, 1e6), 0.0)], before)
+    (weighed,) = settled(rule, FedAvg().weigh, [(told(1e6, 1e6), 0.0)], before)
     assert weighed.weight == 20.0
-    assert term.clip == pytest.approx(1.5e-6)
-    ((weighed, term),) = settled(rule, FedAvg().weigh, [(told(1e6, 1e6), 0.0)], ())
-    assert term.is_plain
+    assert weighed.clip == pytest.approx(1.5e-6)
+    (weighed,) = settled(rule, FedAvg().weigh, [(told(1e6, 1e6), 0.0)], ())
+    assert weighed.is_plain
 
 
 def test_what_devices_tell_of_steps_is_bounded_too() -> None:
     rule = registry.create("clipped-mean")
     round_ = [(told(10.0, local_steps=8.0), 0.0)] * 4
     round_ += [(told(10.0, local_steps=steps), 0.0) for steps in (1.0, 100.0)]
-    found = [weighed for weighed, _ in settled(rule, FedNova().weigh, round_, ())]
+    found = settled(rule, FedNova().weigh, round_, ())
     assert [one.coefficient for one in found[-2:]] == [10.0 / 4.0, 10.0 / 16.0]
 
 
+@settings(max_examples=40)
 @given(
     rows=st.lists(st.lists(st.floats(-2, 2, width=32), min_size=4, max_size=4), min_size=1),
     before=st.integers(0, 3),
@@ -176,8 +181,8 @@ def test_where_nothing_is_unusual_the_mean_is_the_plain_one_bit_for_bit(
     rule, plain = registry.create("clipped-mean"), registry.create("none")
     round_ = [(told(10.0 + place % 3), 0.0) for place in range(len(updates))]
     history = [Told(1.0, 0.0, 10.0, 0.0, 0.0)] * before
-    found = [term for _, term in settled(rule, FedAvg().weigh, round_, history)]
-    base = [term for _, term in settled(plain, FedAvg().weigh, round_, history)]
+    found = settled(rule, FedAvg().weigh, round_, history)
+    base = settled(plain, FedAvg().weigh, round_, history)
     assert found == base
     assert np.array_equal(of_terms(rule, updates, found), of_terms(plain, updates, base))
 
@@ -228,11 +233,8 @@ def test_sketches_have_the_inner_products_of_the_updates() -> None:
     ("name", "params"),
     [
         ("clipped-mean", {"clip": 0.5}),
-        ("clipped-mean", {"cap": 0.0}),
         ("trimmed-mean", {"share": 0.5}),
-        ("multi-krum", {"share": -0.1}),
         ("geometric-median", {"steps": 0}),
-        ("centered-clipping", {"clip": 0.0}),
         ("none", {"clip": 2.0}),
     ],
 )

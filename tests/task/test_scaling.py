@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -149,6 +149,7 @@ def _exactly(rows: list[tuple[float, float]]) -> tuple[list[Fraction], list[Frac
     )
 
 
+@settings(max_examples=30)
 @given(ROWS, st.randoms(use_true_random=False))
 def test_moments_are_exact_whatever_the_order_and_the_grouping(rows, random) -> None:  # type: ignore[no-untyped-def]  # hypothesis' own types
     sums, squares = _exactly(rows)

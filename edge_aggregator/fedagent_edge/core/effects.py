@@ -19,9 +19,9 @@ from fedagent_protocol.messages import (
     UpdateOffer,
 )
 from fedagent_protocol.transfer import Layout
-from fedagent_task.aggregation.bounds import Term, Told
-from fedagent_task.secure_aggregation.agreement import Trusted, anybody
-from fedagent_task.secure_aggregation.keys import Seed
+from fedagent_task.aggregation import Weighed
+from fedagent_task.aggregation.bounds import Told
+from fedagent_task.secure_aggregation.keys import Seed, Trusted, anybody
 
 from .admission import Verdict
 from .sessions import AgentSessions
@@ -255,7 +255,7 @@ class Commit(Run, frozen=True):
     base: str
     scale: float = 1.0
     unmask: tuple[Seed, ...] = ()  # masks that are left in a sum of masked updates
-    terms: tuple[tuple[File, Term], ...] = ()
+    terms: tuple[tuple[File, Weighed], ...] = ()
 
 
 class Committed(Input, frozen=True):

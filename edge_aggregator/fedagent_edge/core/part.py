@@ -6,7 +6,6 @@ from enum import Enum
 from fedagent_protocol.messages import Assignment, OutcomeStatus, ReceiptStatus, UpdateOffer
 from fedagent_protocol.transfer import Layout, Receiver
 from fedagent_task.aggregation import Contribution, Weighed
-from fedagent_task.aggregation.bounds import Term
 
 from .admission import Verdict
 from .effects import File, Key, UpdateRecord
@@ -23,7 +22,6 @@ RECEIPTS = {
 }
 """What an agent that has ended hears of an update; one that is gone may come back."""
 NO_VERDICT = Verdict()
-NO_TERM = Term(0.0, 0.0)
 
 
 class Stage(Enum):
@@ -77,7 +75,6 @@ class Part:
     verdict: Verdict = NO_VERDICT
     told: Contribution | None = None
     weighed: Weighed = UNWEIGHED
-    term: Term = NO_TERM  # of what is in the sum, and was as told before the close
 
     @property
     def agent(self) -> str:

@@ -24,7 +24,6 @@ from fedagent_protocol.signed import proof_of
 from fedagent_protocol.tensors import MAX_HEADER_BYTES
 from fedagent_protocol.transfer import Layout
 from fedagent_task.aggregation import Contribution, RoundRule, Sums
-from fedagent_task.aggregation.bounds import Term
 from fedagent_task.aggregation.sums import most_steps
 
 from .admission import SMALL_BYTES, Verdict
@@ -211,16 +210,15 @@ class Round:
         part.reason = part.reason or part.weighed.reason
         if part.weight > 0:
             part.told = told
-            part.term = Term(part.weighed.coefficient, part.weight)
             self.placed.append(part)
 
     def settle(self) -> None:
         """Weigh the updates of the sum anew, now that all are known. Once, at the close."""
         asked = {p.agent: (p.told, p.verdict) for p in self.placed if p.told is not None}
         places, self.usual = self.usual.settle(self.weighing, asked)
-        for name, (weighed, term, reason) in places.items():
+        for name, (weighed, reason) in places.items():
             part = self.parts[name]
-            part.weighed, part.term, part.reason = weighed, term, part.reason or reason
+            part.weighed, part.reason = weighed, part.reason or reason
 
     def commit(self) -> Commit:
         """Return what makes the model of the sum."""
@@ -230,7 +228,7 @@ class Round:
             self.base,
             self.weighing.scale(self.sums),
             (self.masking.seeds or ()) if self.masking is not None else (),
-            tuple((part.file, part.term) for part in self.placed if part.weight > 0),
+            tuple((part.file, part.weighed) for part in self.placed if part.weight > 0),
         )
 
     def order_for(self, part: Part, credit: int, now: float) -> TrainOrder:

@@ -15,7 +15,7 @@ from fedagent_task.aggregation import ALL_TRAIN, Contribution, Rules, Strategy, 
 from fedagent_task.aggregation.alignment import OPPOSED, doubts, gram_of, judged
 from fedagent_task.aggregation.alignment import remembered as alignments_after
 from fedagent_task.aggregation.averaging import FedAvg
-from fedagent_task.aggregation.bounds import Term, Told, remembered, settled, told_of
+from fedagent_task.aggregation.bounds import Told, remembered, settled, told_of
 from fedagent_task.aggregation.robust import Robust, rule_of
 from fedagent_task.aggregation.sums import rules_of
 from fedagent_task.privacy.accountant import OpenDpMissingError, deviation_of
@@ -148,7 +148,7 @@ class Usual:
 
     def settle(
         self, weighing: Weighing, round_: Mapping[str, tuple[Contribution, Verdict]]
-    ) -> tuple[dict[str, tuple[Weighed, Term, str]], "Usual"]:
+    ) -> tuple[dict[str, tuple[Weighed, str]], "Usual"]:
         """Return how updates weigh once all are known, and why one is left out; what is usual now.
 
         They are in the order in which they came.
@@ -165,8 +165,8 @@ class Usual:
             alignments = alignments_after(alignments, list(sketches), now)
             why = dict(zip(sketches, doubts(gram, now, against), strict=True))
         places = {}
-        for name, (weighed, term) in zip(round_, found, strict=True):
+        for name, weighed in zip(round_, found, strict=True):
             reason = why.get(name, "")
-            places[name] = (UNWEIGHED if reason == OPPOSED else weighed), term, reason
+            places[name] = (UNWEIGHED if reason == OPPOSED else weighed), reason
         kept = remembered(self.told, [told_of(*one) for one in asked])
         return places, Usual(kept, alignments)

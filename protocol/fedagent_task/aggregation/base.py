@@ -47,13 +47,23 @@ class Contribution:
 class Weighed:
     """An update's place in the sum: ``sum += coefficient * delta``, ``weight`` divides it.
 
-    Of weight 0 it is not used, for the `reason`.
+    Of weight 0 it is not used, for the `reason`. Once a round's updates are all known, `clip`
+    and `control_clip` are factors on the update and on its control variates, 1 where the norm
+    is usual; it is `capped` where less was believed than it told.
     """
 
     coefficient: float
     weight: float
     local_steps: float = 0.0
     reason: str = ""
+    clip: float = 1.0
+    control_clip: float = 1.0
+    capped: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is what it would be without bounds."""
+        return self.clip == 1.0 and self.control_clip == 1.0 and not self.capped
 
 
 @dataclass(slots=True)

@@ -30,27 +30,6 @@ class Told(Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
-    """An update's place in the sum, as `Weighed`, times what its norm is shortened by.
-
-    Attributes:
-        clip: Factor on the update, 1 where its norm is usual.
-        control_clip: The same of its control variates.
-    """
-
-    coefficient: float
-    weight: float
-    clip: float = 1.0
-    control_clip: float = 1.0
-    capped: bool = False
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is what it would be without bounds."""
-        return self.clip == 1.0 and self.control_clip == 1.0 and not self.capped
-
-
-@dataclass(frozen=True, slots=True)
 class Bounds:
     """What is usual at an edge, times what is allowed; 0 stands for no bound."""
 
@@ -76,19 +55,6 @@ class Bounds:
             cap * usual["num_samples"],
             cap * usual["base_loss"],
             (steps / cap, steps * cap) if cap else (0.0, 0.0),
-        )
-
-    def term(self, weighed: Weighed, plain: Weighed, norm: float, control_norm: float) -> Term:
-        """Return the place in the sum of an update that is `weighed` by what is `believed` of it.
-
-        `plain` is how it weighs by what it told.
-        """
-        return Term(
-            weighed.coefficient,
-            weighed.weight,
-            _shorter(norm, self.norm),
-            _shorter(control_norm, self.control_norm),
-            capped=weighed != plain,
         )
 
     def believed(self, told: Contribution) -> Contribution:
@@ -130,7 +96,7 @@ def settled(
     weigh: Callable[[Contribution], Weighed],
     round_: Sequence[tuple[Contribution, float]],
     before: Sequence[Told],
-) -> list[tuple[Weighed, Term]]:
+) -> list[Weighed]:
     """Return how a round's updates weigh once all are known, each with its control norm.
 
     `weigh` is the strategy's; `before` what is kept of former rounds.
@@ -140,5 +106,12 @@ def settled(
     found = []
     for one, control_norm in round_:
         weighed = weigh(bounds.believed(one))
-        found.append((weighed, bounds.term(weighed, weigh(one), one.norm, control_norm)))
+        found.append(
+            replace(
+                weighed,
+                clip=_shorter(one.norm, bounds.norm),
+                control_clip=_shorter(control_norm, bounds.control_norm),
+                capped=weighed != weigh(one),
+            )
+        )
     return found

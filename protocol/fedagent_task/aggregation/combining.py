@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from .bounds import Term
+from .base import Weighed
 from .robust import Floats, Robust, Selected, Trimmed
 from .sums import ALL_TRAIN, Arrays, Rules, RunningMean, blocks
 
@@ -20,7 +20,7 @@ _AT_ONCE = 1 << 19
 
 
 def combine(
-    rule: Robust, updates: Sequence[tuple[Opened, Term]], rules: Rules = ALL_TRAIN
+    rule: Robust, updates: Sequence[tuple[Opened, Weighed]], rules: Rules = ALL_TRAIN
 ) -> RunningMean:
     """Return the sum that stands for these updates, in the order in which they came."""
     if updates and isinstance(rule, Trimmed):
@@ -33,17 +33,19 @@ def combine(
     return mean
 
 
-def in_order(updates: Sequence[tuple[T, Term]]) -> list[tuple[T, Term]]:
+def in_order(updates: Sequence[tuple[T, Weighed]]) -> list[tuple[T, Weighed]]:
     """Return those that are as they came, then those that are shortened or capped."""
     return sorted(updates, key=lambda one: not one[1].is_plain)
 
 
-def add(mean: RunningMean, delta: Arrays, term: Term) -> None:
+def add(mean: RunningMean, delta: Arrays, term: Weighed) -> None:
     """Add an update by its term."""
     mean.add(delta, term.weight, term.coefficient, clip=term.clip, control_clip=term.control_clip)
 
 
-def _selected(rule: Selected, updates: Sequence[tuple[Opened, Term]], rules: Rules) -> RunningMean:
+def _selected(
+    rule: Selected, updates: Sequence[tuple[Opened, Weighed]], rules: Rules
+) -> RunningMean:
     total = sum(term.weight for _, term in updates)
     mean = RunningMean(rules)
     for (opened, term), factor in zip(
@@ -56,7 +58,7 @@ def _selected(rule: Selected, updates: Sequence[tuple[Opened, Term]], rules: Rul
     return mean
 
 
-def _gram(updates: Sequence[tuple[Opened, Term]], rules: Rules) -> Floats:
+def _gram(updates: Sequence[tuple[Opened, Weighed]], rules: Rules) -> Floats:
     """Return the inner products of the updates, float64[n, n]; counters are not in them."""
     gram = np.zeros((len(updates), len(updates)))
     for _, values in _columns(updates, rules):
@@ -64,7 +66,7 @@ def _gram(updates: Sequence[tuple[Opened, Term]], rules: Rules) -> Floats:
     return gram
 
 
-def _trimmed(rule: Trimmed, updates: Sequence[tuple[Opened, Term]], rules: Rules) -> RunningMean:
+def _trimmed(rule: Trimmed, updates: Sequence[tuple[Opened, Weighed]], rules: Rules) -> RunningMean:
     newest = updates[-1][0]()
     found: dict[str, list[Floats]] = {name: [] for name in newest}
     for name, values in _columns(updates, rules):
@@ -76,7 +78,9 @@ def _trimmed(rule: Trimmed, updates: Sequence[tuple[Opened, Term]], rules: Rules
     return RunningMean.of(sums, 1.0, rules)
 
 
-def _columns(updates: Sequence[tuple[Opened, Term]], rules: Rules) -> Iterator[tuple[str, Floats]]:
+def _columns(
+    updates: Sequence[tuple[Opened, Weighed]], rules: Rules
+) -> Iterator[tuple[str, Floats]]:
     """Yield blocks of all updates, float64[n, b], tensor by tensor."""
     opened = [one() for one, _ in updates]
     ratios = np.array([[term.coefficient / term.weight] for _, term in updates])

@@ -21,16 +21,21 @@ from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from . import shamir
-from .agreement import (
+from .keys import (
+    Place,
+    Seed,
     Trusted,
     anybody,
     bound,
     check_agreed,
     check_distinct,
     check_keys,
+    check_of,
+    commitment,
+    mask_key_of,
+    mask_public,
     survivors_needed,
 )
-from .keys import Place, Seed, check_of, commitment, mask_key_of, mask_public
 from .member import sign_of
 
 HASH_BYTES = 32

@@ -1,8 +1,18 @@
-"""Keys of one device in one round: X25519 for masks and for shares, signed by its identity."""
+"""Keys of one device in one round, and what a device and its edge check of a roster alike.
+
+X25519 for masks and for shares, signed by the device's identity. An edge that let in what devices
+refuse would have its round voided by any one device.
+
+A device gives shares for survivors alone who all signed the roster and the cohort that it knows
+itself. As more than half of a roster must survive, any two answers name a common survivor, so all
+answers are about one cohort. What is left to lie about is who of it survived, to each device
+differently; `smallest_sum` bounds what comes of that (docs/privacy.md has the proof).
+"""
 
 import hashlib
 import secrets
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 # This module is imported late: cryptography costs an idle device several megabytes.
 from cryptography.exceptions import InvalidTag
@@ -14,6 +24,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fedagent_protocol import signed
 from fedagent_protocol.messages import MemberKeys
 from fedagent_task.errors import MaskingError
+from fedagent_task.recipe.spec import SecureAggregationSpec
 
 Seed = tuple[bytes, int]
 """Key of a mask, and 1 or -1: whether it is added or taken away."""
@@ -22,6 +33,9 @@ _MASK = b"fedagent mask 1\0"
 _SEAL = b"fedagent mask share 1\0"
 _COMMITMENT = b"fedagent mask seed 1\0"
 _HELD = b"fedagent mask held 1\0"
+_AGREED = b"fedagent mask cohort 1\0"
+Trusted = Callable[[str, MemberKeys], bool]
+"""Whether a device belongs to the site, as its certificate says."""
 _PROBE = X25519PrivateKey.from_private_bytes(bytes(range(32)))
 """Any key will do: with a point of low order each of them agrees on zero."""
 
@@ -54,19 +68,6 @@ class OwnKeys:
 def signed_bytes(place: Place, mask: bytes, seal: bytes) -> bytes:
     """Return what a device signs about its keys."""
     return _SIGNED + place.salt + mask + seal
-
-
-def verify(agent: str, keys: MemberKeys, place: Place) -> None:
-    """Raise `MaskingError` unless the keys are this agent's for this round: ids are of keys."""
-    if signed.identity_of(keys.identity) != agent:
-        raise MaskingError("other_key", f"{agent[:12]}: the key is another's")
-    if not signed.verify(keys.identity, keys.signature, signed_bytes(place, keys.mask, keys.seal)):
-        raise MaskingError("bad_signature", f"{agent[:12]}: its keys are not signed")
-
-
-def check_strong(public: bytes) -> None:
-    """Raise `MaskingError` for a key of low order: with it, all secrets are known to all."""
-    _exchange(_PROBE, public)
 
 
 def commitment(seed: bytes) -> bytes:
@@ -132,3 +133,74 @@ def _exchange(private: X25519PrivateKey, public: bytes) -> bytes:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
         raise MaskingError("weak_key", "a key of low order") from error
+
+
+def anybody(_agent: str, _keys: MemberKeys) -> bool:
+    """Trust all: there is no site whose certificates could be asked for."""
+    return True
+
+
+def check_keys(agent: str, keys: MemberKeys, place: Place, trusted: Trusted) -> None:
+    """Raise `MaskingError` unless a device's keys may be on a roster: ids are of keys."""
+    if signed.identity_of(keys.identity) != agent:
+        raise MaskingError("other_key", f"{agent[:12]}: the key is another's")
+    if not signed.verify(keys.identity, keys.signature, signed_bytes(place, keys.mask, keys.seal)):
+        raise MaskingError("bad_signature", f"{agent[:12]}: its keys are not signed")
+    # With a key of low order all secrets are known to all.
+    _exchange(_PROBE, keys.mask)
+    _exchange(_PROBE, keys.seal)
+    if not trusted(agent, keys):
+        raise MaskingError("stranger", f"{agent[:12]} is not of this site")
+
+
+def check_distinct(agent: str, keys: MemberKeys, others: Mapping[str, MemberKeys]) -> None:
+    """Raise `MaskingError` if another device has the same mask key."""
+    if any(known.mask == keys.mask for other, known in others.items() if other != agent):
+        raise MaskingError("same_key", f"{agent[:12]} has the key of another device")
+
+
+def bound(place: Place, spec: SecureAggregationSpec, members: Mapping[str, MemberKeys]) -> Place:
+    """Return the place of a roster: under another one shares do not open, masks do not cancel."""
+    known = hashlib.sha256()
+    known.update(spec.shares_needed(len(members)).to_bytes(2))
+    known.update(spec.minimum_cohort.to_bytes(2))
+    for agent in sorted(members):
+        known.update(agent.encode() + b"\0" + members[agent].mask + members[agent].seal)
+    return replace(place, roster=known.digest())
+
+
+def agreed_bytes(place: Place, cohort: Collection[str]) -> bytes:
+    """Return what a device signs about the cohort whose masks it wears; `place` has a roster."""
+    assert place.roster, "a cohort is one of a roster"
+    names = "/".join(sorted(cohort)).encode()
+    return _AGREED + place.salt + hashlib.sha256(names).digest()
+
+
+def check_agreed(
+    agent: str, identity: bytes, signature: bytes, place: Place, cohort: Collection[str]
+) -> None:
+    """Raise `MaskingError` unless a device has signed this roster and this cohort."""
+    if not signed.verify(identity, signature, agreed_bytes(place, cohort)):
+        raise MaskingError("not_agreed", f"{agent[:12]} has not signed this cohort")
+
+
+def smallest_sum(cohort: int, survivors: int, needed: int, helpers: int = 0) -> int:
+    """Return how many updates are at least in a sum that a lying edge can uncover.
+
+    Each of the cohort answers once, and gives shares of at most `cohort - survivors` keys. A key
+    takes `needed` of them. Only a device whose key is known can be taken out of the sum.
+
+    `helpers` are devices of the edge's own, which give it all that they hold; only the others'
+    updates count. It holds for fewer than `2 * needed` less the roster.
+    """
+    others = cohort - helpers
+    return others - others * (cohort - survivors) // (needed - helpers)
+
+
+def survivors_needed(spec: SecureAggregationSpec, roster: int, cohort: int) -> int:
+    """Return how many must survive so that no sum of fewer than `minimum_cohort` is uncovered."""
+    needed = spec.shares_needed(roster)
+    least = max(spec.minimum_cohort, needed)
+    while least < cohort and smallest_sum(cohort, least, needed) < spec.minimum_cohort:
+        least += 1
+    return least

@@ -2,7 +2,7 @@
 
 It reveals of every other device either the share of its seed or that of its key, once, and only
 for survivors that are enough, and that have all signed the roster and the cohort that it was shown
-itself (`agreement`). What an edge shows to one device alone is of no use to it.
+itself (`keys`). What an edge shows to one device alone is of no use to it.
 """
 
 import hmac
@@ -22,7 +22,10 @@ from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from . import shamir
-from .agreement import (
+from .keys import (
+    OwnKeys,
+    Place,
+    Seed,
     Trusted,
     agreed_bytes,
     anybody,
@@ -30,18 +33,13 @@ from .agreement import (
     check_agreed,
     check_distinct,
     check_keys,
-    survivors_needed,
-)
-from .keys import (
-    OwnKeys,
-    Place,
-    Seed,
     commitment,
     mask_key,
     open_share,
     seal_share,
     share_check,
     signed_bytes,
+    survivors_needed,
 )
 
 

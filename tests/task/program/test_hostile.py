@@ -17,7 +17,7 @@ from fedagent_task.task_file import decode_task, encode_task
 from tests.fakes.hostile_tasks import LIMIT, Mutator, bomb, tried
 from tests.task.program.test_families import made, task_of
 
-TRIALS = 150
+TRIALS = 80
 
 
 @pytest.mark.parametrize("name", ["lora", "two-inputs"])

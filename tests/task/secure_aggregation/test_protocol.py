@@ -14,9 +14,8 @@ from fedagent_protocol.messages import MaskAsk, MaskDelivery, MaskKeys, MaskRost
 from fedagent_protocol.signed import identity_of
 from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
-from fedagent_task.secure_aggregation.agreement import survivors_needed
 from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
-from fedagent_task.secure_aggregation.keys import Place
+from fedagent_task.secure_aggregation.keys import Place, survivors_needed
 from fedagent_task.secure_aggregation.member import Member
 from fedagent_task.secure_aggregation.ring import Ring, add_masks, ring_of, vector_of
 

@@ -1,11 +1,12 @@
-"""Streams: nothing is lost or invented, and every device replays its own samples."""
+"""Streams: nothing is lost or invented, and each device replays its own; a concept drifts."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_testbed.learning.arrivals import PoissonArrivals, RecordedArrivals
+from fedagent_testbed.learning.arrivals import Drift, PoissonArrivals, RecordedArrivals
+from fedagent_testbed.learning.datasets import StudyData
 from fedagent_testbed.recipe import Streaming
 
 
@@ -68,3 +69,39 @@ def test_a_recorded_stream_keeps_its_gaps() -> None:
     assert [index.tolist() for index in first.samples] == [[0], [3, 4]]
     assert second.counts.tolist() == [[1, 1], [0, 0]]
     assert [index.tolist() for index in second.samples] == [[1, 2], []]
+
+
+def data(kind: str = "softmax") -> StudyData:
+    x = np.random.default_rng(0).random((6, 8)).astype(np.float32)
+    model: dict[str, object] = {"kind": kind, "features": 8}
+    if kind == "mf":
+        x = np.stack([np.arange(6) % 3, np.arange(6)], axis=1).astype(np.float32)
+        model = {"kind": kind, "features": 2, "users": 3, "items": 6}
+    y = np.arange(6, dtype=np.float64)
+    return StudyData(name="made", x=x, y=y, test_x=x, test_y=y, model=model)
+
+
+def after(what: StudyData, *, share: float = 1.0, rounds: int = 30) -> Drift:
+    drift = Drift(what, Streaming(drift=share, drift_every=10), rounds=rounds, seed=3)
+    for t in range(1, rounds + 1):
+        drift.begin(t)
+    return drift
+
+
+def test_columns_change_places_alike_in_training_and_tests() -> None:
+    what = data()
+    drift = after(what, share=0.5, rounds=15)
+    x, y = drift.rows(np.arange(6))
+    np.testing.assert_array_equal(y, what.y)
+    np.testing.assert_array_equal(np.sort(x, axis=1), np.sort(what.dense_x, axis=1))
+    moved = (x != what.dense_x).any(axis=0)
+    assert moved.sum() == 4
+    np.testing.assert_array_equal(drift.tests(0)[0], x)
+
+
+def test_films_change_places_and_users_do_not() -> None:
+    what = data("mf")
+    x, _ = after(what).rows(np.arange(6))
+    np.testing.assert_array_equal(x[:, 0], what.dense_x[:, 0])
+    assert sorted(x[:, 1].tolist()) == sorted(what.dense_x[:, 1].tolist())
+    assert (x[:, 1] != what.dense_x[:, 1]).any()

@@ -12,10 +12,9 @@ from fedagent_testbed.learning.datasets import load_classes
 from fedagent_testbed.learning.local_sgd import BatchedModel
 from fedagent_testbed.learning.partition import dirichlet, iid
 from fedagent_testbed.learning.trainer import FederatedTrainer
-from fedagent_testbed.recipe import Training
-from fedagent_testbed.sections import Attackers
+from fedagent_testbed.recipe import Attackers, Training
 
-CLIENTS, ROUNDS = 20, 25
+CLIENTS, ROUNDS = 20, 20
 KINDS = (
     "sign-flip",
     "times-100",

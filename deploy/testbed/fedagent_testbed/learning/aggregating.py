@@ -93,12 +93,11 @@ class Usual:
         self.before[edge] = remembered(before, [told_of(*one) for one in told])
         against = self._against(edge, held) if self.rule.directions else [False] * len(held)
         used = [
-            (partial(_itself, delta), weighed, term)
-            for (_, _, delta), (weighed, term), out in zip(held, found, against, strict=True)
+            (partial(_itself, delta), weighed)
+            for (_, _, delta), weighed, out in zip(held, found, against, strict=True)
             if not out
         ]
-        mean = combine(self.rule, [(opened, term) for opened, _, term in used])
-        return mean, [weighed for _, weighed, _ in used]
+        return combine(self.rule, used), [weighed for _, weighed in used]
 
     def _against(self, edge: int, held: Sequence["_Held"]) -> list[bool]:
         names = [str(client) for client, _, _ in held]

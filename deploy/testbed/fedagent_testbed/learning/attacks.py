@@ -11,7 +11,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_testbed.sections import Attackers
+from fedagent_testbed.recipe import Attackers
 from fedagent_testbed.worlds.base import spawned_rng
 
 from .aggregating import Updates

@@ -16,8 +16,7 @@ from fedagent_task.aggregation import Strategy
 from fedagent_task.aggregation.robust import Robust
 from fedagent_task.models import create
 from fedagent_task.recipe.spec import ModelSpec
-from fedagent_testbed.recipe import TestbedRecipe, Training
-from fedagent_testbed.sections import Attackers
+from fedagent_testbed.recipe import Attackers, TestbedRecipe, Training
 from fedagent_testbed.worlds.base import spawned_rng
 
 from .aggregating import (
