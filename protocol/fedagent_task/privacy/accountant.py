@@ -63,16 +63,16 @@ def noise_multiplier(epsilon: float, delta: float, releases: int) -> float:
 
 @lru_cache(maxsize=16)
 def _for_one(epsilon: float, delta: float) -> float:
-    low = high = math.sqrt(0.5 / epsilon)  # of rho = epsilon, which is too little
-    while epsilon_of(high, delta, 1) > epsilon:
-        low, high = high, 2 * high
-    while high - low > 1e-10 * high:
-        middle = (low + high) / 2
-        if epsilon_of(middle, delta, 1) > epsilon:
-            low = middle
-        else:
-            high = middle
-    return high * (1 + 1e-12)  # so that no rounding of the root is over epsilon
+    dp = opendp()
+    space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
+
+    def made(scale: float) -> Any:
+        return dp.c.make_fix_delta(
+            dp.c.make_zCDP_to_approxDP(dp.m.make_gaussian(*space, scale=scale)), delta
+        )
+
+    found = dp.binary_search_param(made, d_in=1.0, d_out=(epsilon, delta))
+    return float(found) * (1 + 1e-12)  # so that no rounding of the root is over epsilon
 
 
 def deviation_of(spec: PrivacySpec) -> float:

@@ -38,15 +38,11 @@ def quarters() -> StudyData:
     )
 
 
-def trainer_of(
-    data: StudyData, training: Training = TRAINING, *, memory_bytes: int = 1 << 26
-) -> FederatedTrainer:
+def trainer_of(data: StudyData, training: Training = TRAINING) -> FederatedTrainer:
     pytest.importorskip("torch")
     model = Network(training, features=data.features, classes=data.classes)
     partition = iid(data.y.astype(np.int64), 4, seed=3)
-    return FederatedTrainer(
-        data, partition, model, training, seed=7, held_out=0.0, memory_bytes=memory_bytes
-    )
+    return FederatedTrainer(data, partition, model, training, seed=7, held_out=0.0)
 
 
 def test_a_client_learns_what_a_live_agent_would(quarters: StudyData) -> None:

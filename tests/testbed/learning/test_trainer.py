@@ -6,6 +6,7 @@ import pytest
 
 from fedagent_task.models import create
 from fedagent_task.recipe.spec import ModelSpec
+from fedagent_testbed.learning import trainer
 from fedagent_testbed.learning.aggregating import RoundSums, Updates
 from fedagent_testbed.learning.datasets import StudyData, load_classes
 from fedagent_testbed.learning.local_sgd import BatchedModel, split
@@ -74,7 +75,6 @@ def trainer_of(
     *,
     epochs: int | None = 2,
     local_steps: int | None = None,
-    memory_bytes: int = 2**26,
     model: BatchedModel | None = None,
     seed: int = 7,
 ) -> FederatedTrainer:
@@ -87,7 +87,6 @@ def trainer_of(
         model or model_of(l2=L2),
         training,
         seed=seed,
-        memory_bytes=memory_bytes,
     )
 
 
@@ -100,11 +99,11 @@ def all_of(trainer: FederatedTrainer, start: Floats, clients: list[int], round_:
 def test_batched_training_is_the_plain_loop(digits: StudyData) -> None:
     partition = uneven(digits)
     model = model_of(l2=L2)
-    trainer = trainer_of(digits, partition, model=model)
-    start = trainer.initial(2)
+    training = trainer_of(digits, partition, model=model)
+    start = training.initial(2)
     start[1] += np.random.default_rng(1).standard_normal(model.size, dtype=np.float32)
     clients, edges = np.array([3, 5, 0, 2, 4, 1]), np.array([0, 1, 1, 0, 0, 1])
-    (updates,) = trainer.train(start, clients, edges, round_=4)
+    (updates,) = training.train(start, clients, edges, round_=4)
     assert updates.clients.tolist() == clients.tolist()
     for i, (client, edge) in enumerate(zip(clients, edges, strict=True)):
         rng = np.random.default_rng(np.random.SeedSequence(7, spawn_key=(1, 4, int(client))))
@@ -116,19 +115,20 @@ def test_batched_training_is_the_plain_loop(digits: StudyData) -> None:
 
 
 @pytest.mark.parametrize("hidden", [0, 8])
-def test_memory_and_company_change_no_bit(digits: StudyData, hidden: int) -> None:
+def test_memory_and_company_change_no_bit(
+    digits: StudyData, hidden: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = model_of("mlp", hidden=(hidden,)) if hidden else model_of()
     partition = dirichlet(labels(digits), 9, gamma=0.5, seed=2)
     wide = trainer_of(digits, partition, model=model)
-    narrow = trainer_of(digits, partition, model=model, memory_bytes=1)
     start = wide.initial(3)
     clients, edges = np.arange(9), np.arange(9) % 3
-    parts = list(narrow.train(start, clients, edges, 0))
-    assert [len(part.clients) for part in parts] == [1] * 9
-    whole, narrowed = (
-        one.sums(start, clients, edges, 0).models(start)[0] for one in (wide, narrow)
-    )
-    assert np.array_equal(whole, narrowed)
+    whole = wide.sums(start, clients, edges, 0).models(start)[0]
+    with monkeypatch.context() as narrow:
+        narrow.setattr(trainer, "AT_ONCE", 1)
+        parts = list(wide.train(start, clients, edges, 0))
+        assert [len(part.clients) for part in parts] == [1] * 9
+        assert np.array_equal(wide.sums(start, clients, edges, 0).models(start)[0], whole)
     alone = all_of(wide, start, [2], 0)
     assert np.array_equal(all_of(wide, start, [8, 2, 4], 0)[1], alone[0])
     assert not np.array_equal(all_of(wide, start, [2], 1), alone), "a round has its own batches"

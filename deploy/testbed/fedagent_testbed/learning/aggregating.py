@@ -30,7 +30,7 @@ from fedagent_task.aggregation.combining import combine
 from fedagent_task.aggregation.robust import Robust
 from fedagent_task.aggregation.robust import registry as robust_rules
 from fedagent_task.errors import RecipeError
-from fedagent_testbed.recipe import TestbedRecipe, Training, Weighting
+from fedagent_testbed.recipe import TestbedRecipe, Weighting
 
 from .local_sgd import Floats, Indices
 
@@ -47,7 +47,7 @@ def strategy_of(recipe: TestbedRecipe) -> Strategy:
     if made.every_round and merge_every > 1:
         wrong = f"is {merge_every}, and {name} merges every round"
         raise RecipeError("rounds.merge_every", wrong, "take 1")
-    if (made.controls or _mu(made)) and recipe.world.training.model == "cnn":
+    if (made.controls or mu_of(made)) and recipe.world.training.model == "cnn":
         wrong = f"is {name}, and a study's cnn has no such client term"
         raise RecipeError("aggregation.name", wrong, "take world.training.model = mlp")
     return made
@@ -58,7 +58,8 @@ def rule_of(recipe: TestbedRecipe) -> Robust:
     return robust_rules.create(recipe.aggregation.robust, **recipe.aggregation.robust_params)
 
 
-def _mu(strategy: Strategy) -> float:
+def mu_of(strategy: Strategy) -> float:
+    """Return FedProx's mu; 0 of a strategy without."""
     return strategy.mu if isinstance(strategy, FedProx | FedNova) else 0.0
 
 
@@ -179,7 +180,7 @@ class RoundSums:
 
     def _told(self, part: Updates, row: int) -> Contribution:
         steps = 0.0 if part.steps is None else float(part.steps[row])
-        if (shrinks := _mu(self.strategy) * self.rate) > 0:
+        if (shrinks := mu_of(self.strategy) * self.rate) > 0:
             steps = (1.0 - (1.0 - shrinks) ** steps) / shrinks
         return Contribution(
             num_samples=float(part.samples[row]),
@@ -261,39 +262,3 @@ class EdgeModels:
     def _of(self, edge: int) -> dict[str, Floats]:
         own = {"": self.models[edge]}
         return own if self.controls is None else {**own, CONTROL: self.controls[edge]}
-
-
-@dataclass(slots=True, eq=False)
-class ClientTerms:
-    """What clients keep for their gradients: FedProx's mu, SCAFFOLD's control variates."""
-
-    size: int
-    rate: float
-    mu: float = 0.0
-    controls: bool = False
-    _own: dict[int, Floats] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, strategy: Strategy, training: Training, size: int) -> "ClientTerms":
-        """Return those of a strategy."""
-        return cls(size, training.rate, _mu(strategy), strategy.controls)
-
-    def shift(self, clients: Indices, controls: Floats | None) -> Floats | None:
-        """Return SCAFFOLD's term for the gradients of clients at edges with float32[S, d]."""
-        return None if controls is None else controls - self._of(clients)
-
-    def learnt(
-        self, clients: Indices, deltas: Floats, steps: Indices, controls: Floats | None
-    ) -> Floats | None:
-        """Return the changes of the clients' control variates (option II), and keep the new."""
-        if controls is None:
-            return None
-        by = np.float32(self.rate) * np.maximum(steps, 1).astype(np.float32)[:, None]
-        change = np.where(steps[:, None] > 0, -controls - deltas / by, np.float32(0.0))
-        fresh = self._of(clients) + change
-        self._own |= {client: fresh[row] for row, client in enumerate(clients.tolist())}
-        return change
-
-    def _of(self, clients: Indices) -> Floats:
-        none = np.zeros(self.size, np.float32)
-        return np.stack([self._own.get(client, none) for client in clients.tolist()])

@@ -214,12 +214,6 @@ def draw(
     return Schedule(place, weight, steps)
 
 
-def work_bytes(model: BatchedModel, steps: int, batch_size: int) -> int:
-    """Return the bytes that one client of so many steps takes while it trains."""
-    floats = 4 * model.size + batch_size * (model.features + 4 * model.classes)
-    return 4 * floats + 28 * steps * batch_size
-
-
 def descend(
     model: BatchedModel,
     shards: Shards,

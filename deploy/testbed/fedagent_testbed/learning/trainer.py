@@ -21,11 +21,11 @@ from fedagent_testbed.worlds.base import spawned_rng
 
 from .aggregating import (
     FEDAVG,
-    ClientTerms,
     EdgeModels,
     RoundSums,
     Updates,
     Usual,
+    mu_of,
     rule_of,
     strategy_of,
 )
@@ -39,7 +39,6 @@ from .local_sgd import (
     descend,
     draw,
     split,
-    work_bytes,
 )
 from .networks import Network
 from .partition import Partition, dirichlet, few_labels, iid, iid_for
@@ -55,6 +54,8 @@ _SHARES = 2
 """First word of the spawn key of the shares of the test set."""
 _RATES = 3
 """First word of the spawn key of the rates at which samples come."""
+AT_ONCE = 64
+"""Clients that train at a time, which bounds the memory and changes no bit."""
 _BLOCK = 4096
 PLAIN = Robust()
 NOBODY = Attackers()
@@ -67,8 +68,7 @@ class FederatedTrainer:
     starting model, whatever clients train beside it and however memory is bounded. Bits depend on
     the number of BLAS threads: see `play.one_blas_thread`.
 
-    `held_out` is the share of each client's samples that only `opinions` uses; work arrays take
-    `memory_bytes` at most, but one client at a time if they must.
+    `held_out` is the share of each client's samples that only `opinions` uses.
     """
 
     def __init__(
@@ -80,7 +80,6 @@ class FederatedTrainer:
         *,
         seed: int,
         held_out: float = 0.2,
-        memory_bytes: int = 64 * 1024**2,
         strategy: Strategy = FEDAVG,
         robust: Robust = PLAIN,
         attackers: Attackers = NOBODY,
@@ -94,16 +93,12 @@ class FederatedTrainer:
         self._training = training
         spread = spawned_rng(seed, _RATES).standard_normal(len(partition)) * training.skew
         self._rates = training.arrivals * np.exp(spread - training.skew**2 / 2)
-        longest = int(self._steps(self._train.counts).max(initial=0))
-        work = 12 * model.size
-        if isinstance(model, BatchedModel):
-            work = work_bytes(model, longest, training.batch)
-        self._chunk = max(1, memory_bytes // work)
         self.strategy = strategy
         self._usual = None if type(robust) is Robust else Usual(robust)
         self._attack = Attack.of(attackers, len(partition), seed)
         self._train = self._attack.flipped(self._train, data.classes)
-        self._terms = ClientTerms.of(strategy, training, model.size)
+        self._mu = mu_of(strategy)
+        self._controls: dict[int, Floats] = {}  # SCAFFOLD's c_i of clients that have trained
 
     @property
     def clients(self) -> int:
@@ -130,8 +125,8 @@ class FederatedTrainer:
 
         `controls` are the edges' control variates, float32[M, d].
         """
-        for first in range(0, len(clients), self._chunk):
-            part = slice(first, first + self._chunk)
+        for first in range(0, len(clients), AT_ONCE):
+            part = slice(first, first + AT_ONCE)
             who, where = clients[part].astype(np.int64), edges[part].astype(np.int64)
             yield self._trained(start, who, where, round_, controls)
 
@@ -189,7 +184,7 @@ class FederatedTrainer:
         sorted_ = clients[order]
         rngs = [spawned_rng(self._seed, _ROUND, round_, n) for n in sorted_.tolist()]
         before, beside = start[edges[order]], None if controls is None else controls[edges]
-        shift = self._terms.shift(sorted_, None if beside is None else beside[order])
+        shift = None if beside is None else beside[order] - self._own(sorted_)
         deltas = np.empty_like(before)
         deltas[order] = self._learnt(before, shards, sorted_, rngs, shift) - before
         base_loss = np.zeros(len(clients)) if "base_loss" in self.strategy.needs else None
@@ -204,10 +199,22 @@ class FederatedTrainer:
                 deltas,
                 steps,
                 base_loss,
-                self._terms.learnt(clients, deltas, steps, beside),
+                None if beside is None else self._turned(clients, deltas, steps, beside),
             ),
             round_,
         )
+
+    def _turned(self, clients: Indices, deltas: Floats, steps: Indices, controls: Floats) -> Floats:
+        """Return the changes of the clients' control variates (option II), and keep the new."""
+        by = np.float32(self._rate) * np.maximum(steps, 1).astype(np.float32)[:, None]
+        change = np.where(steps[:, None] > 0, -controls - deltas / by, np.float32(0.0))
+        fresh = self._own(clients) + change
+        self._controls |= {client: fresh[row] for row, client in enumerate(clients.tolist())}
+        return change
+
+    def _own(self, clients: Indices) -> Floats:
+        none = np.zeros(self.model.size, np.float32)
+        return np.stack([self._controls.get(client, none) for client in clients.tolist()])
 
     def _shards(self, round_: int) -> Shards:
         """Return what clients hold in a round: all, or the newest of what has come to them."""
@@ -253,7 +260,7 @@ class FederatedTrainer:
                 clients=clients,
                 schedule=schedule,
                 rate=self._rate,
-                mu=self._terms.mu,
+                mu=self._mu,
                 shift=shift,
             )
         parts = [shards.of(n) for n in clients.tolist()]
