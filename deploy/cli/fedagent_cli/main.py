@@ -36,7 +36,7 @@ COMMANDS = {
         "Read a run": {
             "status": ("read.status:status", "Show a run in a few lines, now or afterwards."),
             "why": ("read.why:why", "Explain why a device was or was not selected in a round."),
-            "report": ("report.command:report", "Write a run as one HTML file and as JSON."),
+            "report": ("report.page:report", "Write a run as one HTML file and as JSON."),
             "opinions": ("read.opinions:opinions", "Show what clients think, or who volunteered."),
             "export": ("read.export:export", "Write a run's model, ledger or rounds for others."),
             "ledger": ("read.ledger:app", "Read and check the ledger."),

@@ -4,9 +4,7 @@ Commands that run long print one event per line, and every one a single object a
 """
 
 import json
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -77,19 +75,13 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-_FOLDED = 10
-"""Least width of a column that is folded."""
-_PIPED = 160
-"""Nobody reads a file or a pipe at a terminal's width."""
-
-
 def table(
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
     *,
     unless: Mapping[str, object] | None = None,
 ) -> None:
-    """Print a table: numbers to the right, words to the left; only the last column is folded.
+    """Print a table: numbers to the right, words to the left.
 
     Columns in `unless` are left out where every row has the value that stands there.
     """
@@ -108,18 +100,12 @@ def table(
     ]
     cells = [[_cell(value) for value in row] for row in listed]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    if columns and not numeric[-1]:
-        whole = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED
-        left = whole - sum(widths[:-1]) - 2 * (len(widths) - 1)
-        widths[-1] = min(widths[-1], max(left, _FOLDED))
     for row in ([*columns], *cells):
-        for number, part in enumerate(textwrap.wrap(row[-1], widths[-1]) or [""]):
-            line = [*(row[:-1] if number == 0 else [""] * (len(row) - 1)), part]
-            padded = (
-                cell.rjust(width) if to_the_right else cell.ljust(width)
-                for cell, width, to_the_right in zip(line, widths, numeric, strict=True)
-            )
-            echo("  ".join(padded).rstrip())
+        padded = (
+            cell.rjust(width) if to_the_right else cell.ljust(width)
+            for cell, width, to_the_right in zip(row, widths, numeric, strict=True)
+        )
+        echo("  ".join(padded).rstrip())
 
 
 def _cell(value: object) -> str:

@@ -4,10 +4,10 @@ import math
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import numpy as np
 
 from fedagent_agent.streams import parse_stream
 from fedagent_agent.streams.base import Samples, Stream
@@ -20,7 +20,6 @@ from fedagent_cli.output import echo, emit
 from fedagent_protocol.errors import ProtocolError, hide_password
 from fedagent_protocol.extras import how_to_add
 from fedagent_task.errors import TaskFormatError, TorchNeededError
-from fedagent_task.models import Doubles
 from fedagent_task.models.features import names_of
 from fedagent_task.recipe.spec import DataSpec, TaskSpec
 from fedagent_task.scoring.exported import Predictor, open_model
@@ -73,7 +72,7 @@ def predict(model: Path, *, stream: str, count: int, as_json: bool) -> None:
         emit({"model": str(model), **tally.figures(), "counters": counters})
         return
     known = [f"{key} {value:.4g}" for key, value in tally.rated().items() if value is not None]
-    good = f"{', '.join(known)} on {tally.labelled} samples" if known else ""
+    good = f"{', '.join(known)} on {tally.figures()['labelled']} samples" if known else ""
     refused = "".join(f"; {name} {count}" for name, count in counters.items())
     echo(f"{good or f'{tally.count} samples without labels'}{refused}")
 
@@ -150,61 +149,48 @@ def _arrivals(source: Stream, name: str, count: int) -> Iterator[Samples]:
         time.sleep(LOOK_S)
 
 
-@dataclass(slots=True)
 class _Tally:
-    """Predictions so far, and how many of those with a label were right."""
+    """Predictions so far, and how good those were that have a label."""
 
-    predictor: Predictor
-    count: int = 0
-    labelled: int = 0
-    right: int = 0
-    wrong: float = 0.0
-    squared: float = 0.0
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor, model = predictor, predictor.described.model
+        self._names = dict(enumerate(predictor.described.data.labels))
+        self._regression = model.regression
+        self._what = "scores" if model.kind == "svm" else "probabilities"
+        self.count = 0
+        self._sums = np.zeros(4)  # of those with a label: one, right, error, squared error
 
     def take(self, samples: Samples) -> Iterator[Line]:
         """Yield what the model says of each sample."""
-        output = self.predictor.forward(samples.x)
+        output = self._predictor.forward(samples.x)
         for row, label in zip(output, samples.y.tolist(), strict=True):
             if not math.isfinite(row.sum()):
                 continue  # a sample with a gap in it
             self.count += 1
-            self.labelled += math.isfinite(label)
-            yield self._regressed(row, label) if self._regression else self._classed(row, label)
+            found = float(row[0]) if self._regression else int(row.argmax())
+            line: Line = {"prediction": self._named(found)}
+            if not self._regression:
+                line[self._what] = row.tolist()
+            if math.isfinite(label):
+                off = abs(found - label)
+                self._sums += (1, off == 0, off, off**2)
+                line["label"] = self._named(label)
+            yield line
 
-    @property
-    def _regression(self) -> bool:
-        return self.predictor.described.model.regression
-
-    def _regressed(self, row: Doubles, label: float) -> Line:
-        value = float(row[0])
-        if not math.isfinite(label):
-            return {"prediction": value}
-        self.wrong += abs(value - label)
-        self.squared += (value - label) ** 2
-        return {"prediction": value, "label": label}
-
-    def _classed(self, row: Doubles, label: float) -> Line:
-        model, found = self.predictor.described, int(row.argmax())
-        names = dict(enumerate(model.data.labels))
-        what = "scores" if model.model.kind == "svm" else "probabilities"
-        line: Line = {"prediction": names.get(found, found), what: row.tolist()}
-        if math.isfinite(label):
-            self.right += found == label
-            line["label"] = names.get(int(label), int(label))
-        return line
+    def _named(self, value: float) -> object:
+        return value if self._regression else self._names.get(int(value), int(value))
 
     def rated(self) -> dict[str, float | None]:
         """Return how good the predictions were; None where there were no labels."""
-        n = self.labelled
+        n = self._sums[0]
+        _, right, off, squared = [float(one) / n if n else None for one in self._sums]
         if not self._regression:
-            return {"accuracy": self.right / n if n else None}
-        if not n:
-            return {"rmse": None, "mae": None}
-        return {"rmse": math.sqrt(self.squared / n), "mae": self.wrong / n}
+            return {"accuracy": right}
+        return {"rmse": None if squared is None else math.sqrt(squared), "mae": off}
 
     def figures(self) -> dict[str, object]:
         """Return counts, and how good the predictions were."""
-        return {"count": self.count, "labelled": self.labelled, **self.rated()}
+        return {"count": self.count, "labelled": int(self._sums[0]), **self.rated()}
 
 
 def _in_words(line: Line) -> str:

@@ -152,37 +152,36 @@ def _show(told: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(told)
         return
-    rows = [["file", f"{told['file']}, {_size(told['bytes'])}"]]
-    for one in told["inputs"]:
-        first, last = one["columns"][0], one["columns"][1] - 1
-        text = f"{one['name']}: {one['dtype']} {one['shape']}, columns {first} to {last}"
-        rows.append(["input", text])
-    rows.append(["label", _label(told)])
-    for role, words in ROLES.items():
-        if (found := told["tensors"].get(role)) is not None:
-            text = f"{found['tensors']} of {found['numbers']:,} in all, {_size(found['bytes'])}"
-            rows.append([f"tensors, {role}", f"{text}: {words}"])
+    label = "none: the loss reads the inputs" if told["target"] is None else "a number"
+    if told["target"] is not None and told["classes"]:
+        named = f": {', '.join(told['labels'][:8])}" if told["labels"] else ""
+        label = f"one of {told['classes']} classes{named}"
     known = told["operators"]
-    words_ = ", ".join(f"{name} {count}x" if count > 1 else name for name, count in known.items())
-    rows.append(["operators", f"{len(known)}: {words_}"])
+    words = ", ".join(f"{name} {count}x" if count > 1 else name for name, count in known.items())
     program, most = _size(told["program_bytes"]), _size(told["program_bytes_limit"])
-    rows.append(["program", f"{program} of at most {most}"])
-    rows.append(["ONNX graph", _size(told["onnx_bytes"]) if told["onnx_bytes"] else "none"])
+    rows = [
+        ("file", f"{told['file']}, {_size(told['bytes'])}"),
+        *(("input", _input(one)) for one in told["inputs"]),
+        ("label", label),
+        *(
+            (f"tensors, {role}", f"{one['tensors']} of {one['numbers']:,} in all: {ROLES[role]}")
+            for role, one in told["tensors"].items()
+        ),
+        ("operators", f"{len(known)}: {words}"),
+        ("program", f"{program} of at most {most}"),
+        ("ONNX graph", _size(told["onnx_bytes"]) if told["onnx_bytes"] else "none"),
+    ]
     if "loss" in told:
-        rows.append(["loss", f"{number_text(told['loss'])} on the example, as scoring sees it"])
+        rows.append(("loss", f"{number_text(told['loss'])} on the example, as scoring sees it"))
     for name, text in rows:
         echo(f"{name:<18}{printable(text)}")
     for note in told.get("notes", ()):
         echo(note)
 
 
-def _label(told: dict[str, Any]) -> str:
-    if told["target"] is None:
-        return "none: the loss reads the inputs"
-    if not told["classes"]:
-        return "a number"
-    named = f": {', '.join(told['labels'][:8])}" if told["labels"] else ""
-    return f"one of {told['classes']} classes{named}"
+def _input(one: dict[str, Any]) -> str:
+    first, beyond = one["columns"]
+    return f"{one['name']}: {one['dtype']} {one['shape']}, columns {first} to {beyond - 1}"
 
 
 def _size(size: int) -> str:

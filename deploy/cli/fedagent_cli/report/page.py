@@ -1,4 +1,4 @@
-"""The report: the live page with its data inside, one HTML file that asks nobody."""
+"""`fedagent report`: the live page with its data inside, one HTML file that asks nobody."""
 
 import json
 import re
@@ -8,14 +8,16 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+import click
 import msgspec
 
-from fedagent_cli.output import credits_text, number_text
+from fedagent_cli import options
+from fedagent_cli.output import credits_text, echo, emit, number_text, writing
 from fedagent_cli.read.runs import NOT_HELD_OUT, NOT_REPORTED
 from fedagent_coordinator.books.evaluations import PEERS
 from fedagent_task.scoring.measures import HELD_OUT
 
-from .run_report import RunReport
+from .run_report import RunReport, read_run_report
 
 MODULES = ("words", "draw", "map", "timeline", "views", "card", "page")
 """The page's modules, each after those that it imports."""
@@ -33,6 +35,51 @@ COLOURS = 8
 """Of static/page.css."""
 LATENCY = ("download", "computation", "upload", "rest of the round at its edge")
 Chart = dict[str, object]
+
+
+@click.command(
+    epilog=options.examples(
+        "fedagent report",
+        "fedagent report --data-dir /srv/fedagent/coordinator --out /var/www/run-7",
+    )
+)
+@options.coordinator_data
+@options.run_id
+@click.option(
+    "--out",
+    type=options.PATH,
+    show_default="here",
+    help="Folder for the report, made if it is not there.",
+)
+@options.as_json
+def report(
+    *,
+    data_dir: Path | None,
+    run: str | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Write a run as report.html (one file, no outside requests) and report.json.
+
+    It may be read while the coordinator runs.
+    """
+    found = read_run_report(data_dir, run)
+    place = (out or Path()).expanduser().resolve()
+    with writing(place, what="the report to ", hint="name another folder with --out"):
+        html = write_report(found, place)
+    if as_json:
+        emit(
+            {
+                "report": str(html),
+                "run": found.summary.run,
+                "rounds_done": len(found.rounds),
+                "accuracy": found.summary.accuracy,
+                "metrics": found.summary.metrics,
+                "ledger_balanced": found.ledger_balanced,
+            }
+        )
+        return
+    echo(f"{html}: {len(found.rounds)} rounds of {found.summary.recipe}")
 
 
 def write_report(run: RunReport, folder: Path) -> Path:
