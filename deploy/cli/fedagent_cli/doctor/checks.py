@@ -7,14 +7,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property, partial
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedagent_agent.availability import RULES, LimitCheck, LimitsSettings
+from fedagent_agent.availability import LimitsSettings
 from fedagent_agent.context import Context, HostInfo, ask_host
 from fedagent_agent.wifi import interfaces
 from fedagent_node.broker.mosquitto import mosquitto_program
@@ -56,7 +56,6 @@ class Finding:
     hint: str = ""
 
 
-Look = Callable[[], Finding]
 fine = partial(Finding, Level.OK)
 odd = partial(Finding, Level.WARN)
 broken = partial(Finding, Level.FAIL)
@@ -126,61 +125,35 @@ def fsync(folder: Path) -> Finding:
     return fine(text)
 
 
-class Rules:
-    """The resource limits of an agent on this machine: would it train now, and why not?"""
-
-    def __init__(self, limits: LimitsSettings) -> None:
-        self._limits = limits
-
-    @cached_property
-    def _host(self) -> HostInfo:
-        return asyncio.run(ask_host())
-
-    @cached_property
-    def _verdicts(self) -> dict[str, LimitCheck]:
-        context = Context(limits=self._limits)
-        context.update_host(self._host)
-        context.check_limits(time.monotonic())
-        time.sleep(LOOK_S)  # the load is a difference
-        return {verdict.rule: verdict for verdict in context.check_limits(time.monotonic())}
-
-    def wifi(self) -> Finding:
-        """Say what is known of the Wi-Fi in use."""
-        if self._host.radio is not None:
-            return fine(str(self._host.radio))
-        names = ", ".join(interfaces())
-        if not names:
-            return fine("no Wi-Fi interface")
-        return fine(f"{names} is not in use, or reports no values")
-
-    def check(self, rule: str) -> Finding:
-        """Ask one rule."""
-        verdict = self._verdicts[rule]
-        if verdict.objects:
-            return odd(f"no training: {verdict.text}", verdict.hint)
-        return fine(verdict.text)
+def wifi(host: HostInfo) -> Finding:
+    """Say what is known of the Wi-Fi in use."""
+    if host.radio is not None:
+        return fine(str(host.radio))
+    names = ", ".join(interfaces())
+    return fine(f"{names} is not in use, or reports no values" if names else "no Wi-Fi interface")
 
 
-def package(name: str, gives: str, extra: str) -> Finding:
-    """Look for one optional package; its absence is no fault."""
-    if find_spec(name) is not None:
-        return fine(f"installed: {gives}")
-    return fine(f"not installed, optional: {gives}", how_to_add(extra))
-
-
-def of_machine(folder: Path, limits: LimitsSettings) -> dict[str, Look]:
-    """Return every check of this machine by its name, in the order of the lines."""
-    rules = Rules(limits)
-    return {
-        "python": python,
-        "broker": broker,
-        "clock": clock,
-        "disk": partial(disk, folder),
-        "fsync": partial(fsync, folder),
-        **{rule: partial(rules.check, rule) for rule in RULES},
-        "wifi": rules.wifi,
-        **{name: partial(package, name, *words) for name, words in PACKAGES.items()},
-    }
+def of_machine(folder: Path, limits: LimitsSettings) -> Iterator[tuple[str, Finding]]:
+    """Yield each check of this machine by its name, in the order of the lines."""
+    yield "python", python()
+    yield "broker", broker()
+    yield "clock", clock()
+    yield "disk", disk(folder)
+    yield "fsync", fsync(folder)
+    # Would an agent train here now, and why not?
+    host, context = asyncio.run(ask_host()), Context(limits=limits)
+    context.update_host(host)
+    context.check_limits(time.monotonic())
+    time.sleep(LOOK_S)  # the load is a difference
+    for one in context.check_limits(time.monotonic()):
+        said = odd(f"no training: {one.text}", one.hint) if one.objects else fine(one.text)
+        yield one.rule, said
+    yield "wifi", wifi(host)
+    for name, (gives, extra) in PACKAGES.items():
+        if find_spec(name) is not None:
+            yield name, fine(f"installed: {gives}")
+        else:
+            yield name, fine(f"not installed, optional: {gives}", how_to_add(extra))
 
 
 def _existing(folder: Path) -> Path:

@@ -1,7 +1,7 @@
 """`fedagent doctor`: what works on this machine, and how to fix the rest."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import click
@@ -52,20 +52,26 @@ def doctor(*, config: Path | None, folders: tuple[Path, ...], as_json: bool) -> 
         limits = msgspec.convert(file.get("limits", {}), LimitsSettings)
     except msgspec.ValidationError as error:
         raise UsageError(f"limits: {error}", "see docs/agent.md for the keys") from error
-    looks = of_machine(home, limits)
-    looks |= {"mdns": network.mdns, "adverts": network.adverts}
-    looks["site"] = partial(membership, home, *folders)
     findings = {}
-    for check, look in looks.items():
-        findings[check] = look()
+    for check, finding in _looks(home, folders, limits):
+        findings[check] = finding
         if not as_json:
-            echo(line(check, findings[check]))
+            echo(line(check, finding))
     levels = {finding.level for finding in findings.values()}
     code = CODES[max(levels, key=list(Level).index)]
     if as_json:
         checks = [{"check": check, **asdict(found)} for check, found in findings.items()]
         emit({"ok": code == OK, "exit_code": code, "checks": checks})
     raise Exit(code)
+
+
+def _looks(
+    home: Path, folders: Sequence[Path], limits: LimitsSettings
+) -> Iterator[tuple[str, Finding]]:
+    yield from of_machine(home, limits)
+    yield "mdns", network.mdns()
+    yield "adverts", network.adverts()
+    yield "site", membership(home, *folders)
 
 
 def line(check: str, finding: Finding) -> str:
