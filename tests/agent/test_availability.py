@@ -1,4 +1,4 @@
-"""The rules by which a device trains, on files that look like sysfs and on real programs."""
+"""What a device says of itself and when it trains, on files like sysfs and on real programs."""
 
 import asyncio
 import os
@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from fedagent_agent import machine
 from fedagent_agent.availability import Condition, LimitsSettings, Power, check_limits
 from fedagent_agent.context import Context, ask_host, metered_of
+from fedagent_agent.core.device import (
+    MICRO,
+    PriceSettings,
+)
 from fedagent_agent.machine import MachineProbe
+from fedagent_protocol.messages import MAX_MICRO
 
 PI = "devices/platform/soc/soc:firmware/get_throttled"
 
@@ -179,3 +184,44 @@ def test_a_program_whose_own_program_hangs_keeps_nobody_waiting(
         assert asyncio.run(ask_host(str(tmp_path))).metered is None
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+FREE_MEMORY = 1 << 30
+
+
+class Scripted(MachineProbe):
+    """A machine whose looks the test chooses."""
+
+    def __init__(self, *samples: Condition) -> None:
+        super().__init__()
+        self.samples = list(samples)
+
+    def cores(self) -> int:
+        return 4
+
+    def sample(self) -> Condition:
+        return self.samples.pop(0)
+
+
+def look(busy: float | None, own: float = 0.0, frequency: float = 1.0) -> Condition:
+    return Condition(busy_s=busy, own_s=own, memory_bytes=FREE_MEMORY, frequency=frequency)
+
+
+def test_what_others_use_is_not_available_and_what_we_use_is() -> None:
+    context = Context(Scripted(look(0.0), look(20.0, 10.0)))
+    assert context.read(0.0).compute == 4.0
+    # 40 core-seconds passed, others took 10 of them.
+    assert context.read(10.0).compute == pytest.approx(3.0)
+
+
+@given(
+    st.floats(0, MAX_MICRO / MICRO),
+    st.floats(0, MAX_MICRO / MICRO),
+    st.floats(0, 1e4),
+    st.floats(0, 1e4),
+)
+def test_the_price_never_falls_with_more_compute(
+    base: float, factor: float, one: float, other: float
+) -> None:
+    price = PriceSettings(base=base, per_compute=factor)
+    assert price.micro(min(one, other)) <= price.micro(max(one, other)) <= MAX_MICRO

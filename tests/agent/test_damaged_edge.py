@@ -46,13 +46,3 @@ def test_an_order_of_the_last_round_of_all_mutes_nobody(tmp_path: Path) -> None:
     (decline,) = edge.said(m.Decline)
     assert "far beyond round 0" in decline.detail
     assert edge.round(1, MODEL).round == 1, "at the other edge, without any restart"
-
-
-def test_an_order_behind_the_newest_asks_its_edge_where_it_is(tmp_path: Path) -> None:
-    edge = joined(tmp_path, OTHER)
-    edge.say(order_of(IDLE, 60, MODEL, 4096), edge=OTHER)
-    edge.say(m.RoundClosed(run=RUN, round=60), edge=OTHER)
-    edge.later(3.0)
-    assert edge.said(m.Hello, edge.say(order_of(IDLE, 31, MODEL, 4096)))
-    edge.say(m.Welcome(run=RUN, edge=EDGE, round=31))
-    assert edge.round(32, MODEL).round == 32

@@ -1,21 +1,26 @@
-"""Calls for opinions: what is answered, to whom, how often, and what is never told."""
+"""Calls for opinions and statistics: what is answered, how often, and what is never told."""
 
 from pathlib import Path
 from typing import Literal
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from msgspec import structs
 
 from fedagent_agent import books
 from fedagent_agent.core.device import Readings
+from fedagent_agent.core.effects import SubscribeModel
 from fedagent_agent.core.opinions import PrivacySettings
-from fedagent_agent.trainer.frames import Evaluate, Train
-from fedagent_node.effects import Send
+from fedagent_agent.core.worklog import WorkLog
+from fedagent_agent.trainer.frames import Evaluate, Evaluated, Train
+from fedagent_node.effects import Emit, Send
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
+from fedagent_protocol.messages import Opinion, OpinionMode
 from fedagent_protocol.signed import Asked, is_claim
-from fedagent_task.recipe.spec import OpinionsSpec, PeersSpec
+from fedagent_task.moments import Moments
+from fedagent_task.recipe.spec import DataSpec, OpinionsSpec, PeersSpec
 from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.hand_edge import (
     EDGE,
@@ -262,3 +267,79 @@ def test_what_is_not_on_disk_is_not_told(tmp_path: Path, ends: str) -> None:
     assert edge.core.evaluator.spent == {}
     edge.evaluate(asked(edge, 2), 0.25, epsilon=1.0)
     assert [opinion.score for opinion in edge.said(m.Opinion)] == [0.25]
+
+
+SUMMED = structs.replace(REAL, data=DataSpec(standardize=True))
+
+
+@pytest.fixture
+def summed(tmp_path: Path) -> HandEdge:
+    return joined(tmp_path, OTHER, task=SUMMED)
+
+
+def ask_moments(edge: HandEdge, *, name: str = "", until_ms: int = 10_000) -> None:
+    mode = OpinionMode.MOMENTS
+    edge.serve(edge.call(0, MODEL, edge=name, mode=mode, until_ms=until_ms), MODEL)
+
+
+def found_moments(edge: HandEdge, samples: int) -> bytes:
+    """Be the trainer."""
+    start = edge.jobs(Evaluate)[-1]
+    assert start.moments
+    body = Moments.of(np.ones((samples, 64), np.float32)).encode() if samples else b""
+    evaluated = Evaluated(job=start.job, samples=samples, metric="moments", moments=body)
+    edge.take(evaluated)
+    return body
+
+
+def test_one_edge_is_told_and_others_that_it_was(summed: HandEdge) -> None:
+    ask_moments(summed)
+    summed.call(0, MODEL, edge=OTHER, mode=OpinionMode.MOMENTS)
+    body = found_moments(summed, 50)
+    first, second = summed.said(Opinion)
+    assert (first.samples, first.moments, first.score) == (50, body, 0.0)
+    assert (second.samples, second.moments, second.reason) == (
+        0,
+        b"",
+        "already sent to another edge",
+    )
+    ask_moments(summed)
+    ask_moments(summed, name=OTHER)
+    assert summed.said(Opinion)[2:] == [first, second]
+    lines = [
+        line
+        for data in summed.events("opinion")
+        for line in WorkLog().lines_for(Emit("opinion", data), 0)
+    ]
+    assert [line.text for line in lines] == [
+        "sends the statistics of its 50 samples before round 1"
+    ]
+    assert not summed.jobs(SubscribeModel), "the model is of no use for it"
+    assert len(summed.jobs(Evaluate)) == 1
+
+
+@pytest.mark.parametrize("samples", [29, 0])
+def test_sums_of_few_samples_are_never_told(summed: HandEdge, samples: int) -> None:
+    ask_moments(summed, until_ms=4000)
+    for _ in range(20):
+        if summed.said(Opinion):
+            break
+        found_moments(summed, samples)
+        summed.later(0.6)
+    (told,) = summed.said(Opinion)
+    assert (told.samples, told.moments) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "limits", [PrivacySettings(declared_only=True), PrivacySettings(max_epsilon=1)]
+)
+def test_an_owner_that_limits_opinions_gives_no_statistics(
+    tmp_path: Path, limits: PrivacySettings
+) -> None:
+    edge = joined(tmp_path, task=SUMMED, privacy=limits)
+    ask_moments(edge)
+    assert (
+        edge.said(Opinion)[0].reason
+        == "the owner's privacy limits forbid statistics of the samples"
+    )
+    assert not edge.jobs(Evaluate)

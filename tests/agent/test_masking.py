@@ -10,15 +10,7 @@ from fedagent_agent.trainer.frames import Mask, Masked, Train
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.authority import Authority
 from fedagent_node.site.credentials import Joined, store_credentials
-from fedagent_protocol.messages import (
-    MaskAsk,
-    MaskDelivery,
-    MaskKeys,
-    MaskOpening,
-    MaskRoster,
-    MaskShares,
-    UpdateOffer,
-)
+from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import decode_tensors, digest_of
 from fedagent_task.models import create
 from fedagent_task.recipe.spec import ModelSpec, SecureAggregationSpec, TaskSpec
@@ -46,29 +38,31 @@ class Others:
             self.members[who.id] = Member(who.id, who.public_bytes, who.sign, where, SPEC)
         self.number = number
 
-    def roster(self, agent: str, keys: MaskKeys) -> MaskRoster:
+    def roster(self, agent: str, keys: m.MaskKeys) -> m.MaskRoster:
         members = {one: member.keys().keys for one, member in self.members.items()}
         members[agent] = keys.keys
-        return MaskRoster(run=RUN, round=self.number, members=members)
+        return m.MaskRoster(run=RUN, round=self.number, members=members)
 
-    def delivery(self, agent: str, roster: MaskRoster) -> MaskDelivery:
+    def delivery(self, agent: str, roster: m.MaskRoster) -> m.MaskDelivery:
         return self._delivery(agent, self._made(roster))
 
-    def ask(self, agent: str, roster: MaskRoster, said: MaskShares, *survivors: str) -> MaskAsk:
+    def ask(
+        self, agent: str, roster: m.MaskRoster, said: m.MaskShares, *survivors: str
+    ) -> m.MaskAsk:
         """Name survivors, with what those of them who are here sign of a cohort of all."""
         made = {**self._made(roster), agent: said}
         agreed: dict[str, bytes] = {}
         for one, member in self.members.items():
             member.delivery(self._delivery(one, made))
             agreed[one] = member.agreement()
-        return MaskAsk(run=RUN, round=self.number, survivors=survivors, agreed=agreed)
+        return m.MaskAsk(run=RUN, round=self.number, survivors=survivors, agreed=agreed)
 
-    def _made(self, roster: MaskRoster) -> dict[str, MaskShares]:
+    def _made(self, roster: m.MaskRoster) -> dict[str, m.MaskShares]:
         return {one: member.roster(roster) for one, member in self.members.items()}
 
-    def _delivery(self, agent: str, made: dict[str, MaskShares]) -> MaskDelivery:
+    def _delivery(self, agent: str, made: dict[str, m.MaskShares]) -> m.MaskDelivery:
         senders = {one: shares for one, shares in made.items() if one != agent}
-        return MaskDelivery(
+        return m.MaskDelivery(
             run=RUN,
             round=self.number,
             shares={one: shares.shares[agent] for one, shares in senders.items()},
@@ -83,9 +77,9 @@ def device(folder: Path) -> tuple[HandEdge, str]:
     return joined(home, task=SECURE, identity=who), who.id
 
 
-def settled(edge: HandEdge, agent: str, others: Others) -> MaskRoster:
+def settled(edge: HandEdge, agent: str, others: Others) -> m.MaskRoster:
     """Take the device through the exchange of keys and shares."""
-    roster = others.roster(agent, edge.said(MaskKeys)[-1])
+    roster = others.roster(agent, edge.said(m.MaskKeys)[-1])
     edge.say(roster)
     edge.say(others.delivery(agent, roster))
     return roster
@@ -95,9 +89,9 @@ def test_an_update_waits_for_its_masks_and_tells_no_samples(tmp_path: Path) -> N
     edge, me = device(tmp_path)
     others = Others(tmp_path)
     edge.serve(edge.order(1, MODEL), MODEL)
-    assert len(edge.said(MaskKeys)) == 1
+    assert len(edge.said(m.MaskKeys)) == 1
     edge.train(edge.jobs(Train)[-1], UPDATE)
-    assert edge.said(UpdateOffer) == []
+    assert edge.said(m.UpdateOffer) == []
     assert edge.jobs(Mask) == []
     roster = settled(edge, me, others)
     (job,) = edge.jobs(Mask)
@@ -106,7 +100,7 @@ def test_an_update_waits_for_its_masks_and_tells_no_samples(tmp_path: Path) -> N
     masked = b"m" * 300
     Path(job.out).write_bytes(masked)
     edge.take(Masked(job=job.job, digest=digest_of(masked), size=300))
-    (offer,) = edge.said(UpdateOffer)
+    (offer,) = edge.said(m.UpdateOffer)
     assert (offer.digest, offer.size, offer.first) == (digest_of(masked), 300, masked)
     assert (offer.stats.num_samples, offer.stats.arrivals, offer.note) == (1, 0, "")
     here = bound(Place(RUN, 1, EDGE), SPEC, roster.members)
@@ -119,20 +113,20 @@ def test_a_device_opens_once_and_only_for_enough(tmp_path: Path) -> None:
     edge.serve(edge.order(1, MODEL), MODEL)
     roster = settled(edge, me, others)
     everybody = (me, *others.members)
-    edge.say(MaskAsk(run=RUN, round=1, survivors=everybody[:2]))
-    assert edge.said(MaskOpening) == []
+    edge.say(m.MaskAsk(run=RUN, round=1, survivors=everybody[:2]))
+    assert edge.said(m.MaskOpening) == []
     assert edge.core.counters["masking_small_cohort"] == 1
-    ask = others.ask(me, roster, edge.said(MaskShares)[-1], *everybody[:3])
+    ask = others.ask(me, roster, edge.said(m.MaskShares)[-1], *everybody[:3])
     edge.say(replace(ask, agreed={}))
-    assert edge.said(MaskOpening) == []
+    assert edge.said(m.MaskOpening) == []
     assert edge.core.counters["masking_not_agreed"] == 1
     edge.say(ask)
     edge.say(ask)
-    one, again = edge.said(MaskOpening)
+    one, again = edge.said(m.MaskOpening)
     assert one == again
     assert one.shares.keys() == set(everybody)
     edge.say(replace(ask, survivors=everybody))
-    assert len(edge.said(MaskOpening)) == 2
+    assert len(edge.said(m.MaskOpening)) == 2
     assert edge.core.counters["masking_second_survivors"] == 1
 
 
@@ -173,7 +167,7 @@ def test_an_enrolled_device_masks_among_devices_of_its_site_alone(tmp_path: Path
         one.certificate = authority.issue(one.identity, "agent").der
     edge = joined(home, task=SECURE, identity=me)
     edge.serve(edge.order(1, MODEL), MODEL)
-    keys = edge.said(MaskKeys)[-1]
+    keys = edge.said(m.MaskKeys)[-1]
     assert keys.keys.certificate == certificate.der
     roster = others.roster(me.id, keys)
     victim = next(iter(others.members))
@@ -188,6 +182,6 @@ def test_an_enrolled_device_masks_among_devices_of_its_site_alone(tmp_path: Path
         claimed = replace(roster.members[victim], certificate=wrong)
         edge.say(replace(roster, members={**roster.members, victim: claimed}))
     assert edge.core.counters["masking_stranger"] == 5
-    assert edge.said(MaskShares) == []
+    assert edge.said(m.MaskShares) == []
     edge.say(roster)
-    assert len(edge.said(MaskShares)) == 1
+    assert len(edge.said(m.MaskShares)) == 1

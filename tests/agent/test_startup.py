@@ -1,6 +1,7 @@
-"""A stream that cannot be opened ends the start, and not every round after it."""
+"""The start of an agent and its end: what cannot work is refused, and an idle one is small."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedagent_agent.config import AgentConfig
 from fedagent_agent.daemon import check_stream
 from fedagent_agent.streams.spec import StreamError
+from fedagent_node.settings import SettingError
+from fedagent_testbed.local import RoleProcess
 
 
 @pytest.mark.parametrize(
@@ -54,3 +58,87 @@ def test_what_is_there_passes(tmp_path: Path) -> None:
     streams = ("digits:labels=3+7,part=2/4", "mqtt://h/t?features=a&label=b")
     for stream in (*streams, f"csv:{tmp_path}/there.csv"):
         check_stream(stream)
+
+
+def load(**change: object) -> AgentConfig:
+    return AgentConfig.load(json.dumps({"data_dir": "here", "stream": "digits", **change}), {})
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"stream": None}, "stream"),
+        ({"stream": "bogus:1"}, "stream"),
+        ({"stream": "digits:rate=fast"}, "rate"),
+        ({"stream": "mqtt://192.168.1.20/t?features=a&label=y"}, "mqtt"),
+        ({"edges": ["nowhere"]}, "edges"),
+        ({"broker": "auto"}, "broker"),
+        ({"slow_s": -1}, "slow_s"),
+        ({"held_out": "bogus:1"}, "held_out"),
+        ({"held_out": "digits"}, "held_out"),
+        ({"peers": ["A!"]}, "peers"),
+        ({"position": [1e9, 0]}, "position"),
+        ({"privacy": {"max_epsilon": -1}}, "privacy.max_epsilon"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused_by_its_key(
+    change: dict[str, object], key: str
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        load(**change)
+    assert caught.value.key == key
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, "stdin"])
+def test_a_signal_and_the_end_of_stdin_end_it_cleanly(tmp_path: Path, end: object) -> None:
+    config: dict[str, object] = {
+        "data_dir": str(tmp_path / "d"),
+        "stream": "digits",
+        "discovery": "loopback",
+        "json_events": True,
+        "watch_parent": True,
+        "edges": ["127.0.0.1:9"],
+    }
+    process = RoleProcess(name="one", role="agent", config=config, log=tmp_path / "one.log")
+    process.wait("ready")
+    if isinstance(end, signal.Signals):
+        process.popen.send_signal(end)
+    else:
+        assert process.popen.stdin is not None
+        process.popen.stdin.close()
+    assert process.wait_exit() == 0
+    process.close()
+
+
+def test_an_idle_agent_is_small_and_loads_no_heavy_library(tmp_path: Path) -> None:
+    """From its very first start, which makes the identity."""
+    script = """
+import asyncio, json, os, sys
+from fedagent_agent.config import AgentConfig
+from fedagent_agent.daemon import AgentDaemon
+
+async def main():
+    daemon = AgentDaemon(AgentConfig.load(sys.argv[1]))
+    run = asyncio.ensure_future(daemon.run())
+    await asyncio.sleep(1.0)
+    names = ("numpy", "cryptography", "rich", "typer", "torch", "safetensors")
+    loaded = [name for name in names if name in sys.modules]
+    pss = [line for line in open("/proc/self/smaps_rollup") if line.startswith("Pss:")]
+    print(json.dumps({"loaded": loaded, "pss_kb": int(pss[0].split()[1])}))
+    daemon._shell.stop.set()
+    await run
+
+asyncio.run(main())
+"""
+    config: dict[str, object] = {
+        "data_dir": str(tmp_path / "d"),
+        "stream": "digits",
+        "discovery": "loopback",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(config)], capture_output=True, check=True
+    )
+    said = json.loads(ended.stdout)
+    assert said["loaded"] == ["cryptography"], "what signs"
+    assert said["pss_kb"] < 60_000

@@ -30,13 +30,7 @@ EXACT = SlotSettings(
 
 @dataclass
 class Faults:
-    """What happens to an envelope under way.
-
-    Attributes:
-        loss, twice: Chances that it is lost, and that it comes twice.
-        min_s, max_s: Delay, uniform; envelopes overtake each other.
-        cut: (now, sender, receiver) -> whether nothing passes.
-    """
+    """Chances that an envelope is lost and comes twice, its delay, and whether nothing passes."""
 
     loss: float = 0.0
     twice: float = 0.0
@@ -47,12 +41,7 @@ class Faults:
 
 @dataclass
 class PeerNetwork:
-    """Nodes by id, and the envelopes between them.
-
-    Attributes:
-        sent: Envelopes by sender.
-        watch: Sees every envelope.
-    """
+    """Nodes by id, and the envelopes between them: `sent` by sender, `watch` sees each."""
 
     nodes: dict[str, BpUcbNode]
     seed: int = 1

@@ -9,24 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from fedagent_agent.learners import registry
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study import load_recipe
 
-LEARNER = "strsaga" if "strsaga" in registry.names() else "sgd"
 SMALL = (
-    *(
-        "world.clients=4",
-        "world.edges=5",
-        "rounds.count=12",
-        "world.streaming.dataset=digits",
-        "world.streaming.steps=5",
-    ),
-    *(
-        "world.streaming.budget=6.0",
-        "world.streaming.evaluate_every=3",
-    ),
-    *(f"learner.name={LEARNER}", "learner.batch=1"),
+    "world.clients=4",
+    "world.edges=5",
+    "rounds.count=12",
+    "world.streaming.dataset=digits",
+    "world.streaming.steps=5",
+    "world.streaming.budget=6.0",
+    "world.streaming.evaluate_every=3",
+    "learner.name=strsaga",
+    "learner.batch=1",
 )
 
 

@@ -3,46 +3,14 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from fedagent_agent.learners import registry
 from fedagent_agent.trainer.frames import Open, Opened, Train, Trained
 from fedagent_agent.trainer.training import Trainer
-from fedagent_protocol.tensors import decode_tensors, encode_tensors
+from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import create
-from fedagent_task.models.features import scaled
-from fedagent_task.readers import load
 from fedagent_task.recipe.text import parse_recipe, task_bytes
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.mark.parametrize("name", registry.names())
-def test_an_order_makes_the_digits_better_known(name: str, tmp_path: Path) -> None:
-    rate = 0.2 if name == "bgd" else 0.02
-    sets = [f"learner.name={name}", f"learner.rate={rate}", "learner.batch=5"]
-    recipe = parse_recipe((ROOT / "deploy" / "recipes" / "demo.toml").read_text(), sets)
-    model = create(recipe.model)
-    base = model.init(0)
-    path = tmp_path / "model"
-    path.write_bytes(encode_tensors(base))
-    trainer = Trainer(lambda _job, _wait: False)
-    stream = "digits:start=300,rate=0.001"
-    opened = trainer.answer(Open(job=1, task=task_bytes(recipe), stream=stream, seed=1))
-    assert isinstance(opened, Opened)
-    out = tmp_path / "update"
-    reply = trainer.answer(Train(job=2, model=str(path), out=str(out), iterations=0))
-    assert isinstance(reply, Trained)
-    assert reply.stats.num_samples == 300
-    assert reply.stats.loss > 0
-    if name == "strsaga":
-        assert reply.stats.iterations == 600
-    update = decode_tensors(out.read_bytes(), model.manifest())
-    moved = {n: base[n] + tensor.astype(np.float32) for n, tensor in update.items()}
-    digits = load("digits-test")
-    x = scaled(digits.x, recipe.data)
-    assert model.loss(moved, x, digits.y) < 0.95 * model.loss(base, x, digits.y)
-    trainer.close()
 
 
 def test_ratings_come_as_a_stream(tmp_path: Path) -> None:

@@ -154,16 +154,6 @@ def test_a_round_begins_with_an_empty_set_and_keeps_its_buffer() -> None:
     assert learner.step(3).iterations == 3
 
 
-def test_one_iteration_a_step_learns_from_every_other_arrival() -> None:
-    model = create(KINDS["linear"])
-    learner = StrSaga(model, LearnerSpec(name="strsaga"), np.random.default_rng(0))
-    learner.begin(model.init(0))
-    for seed in range(10):
-        learner.absorb(*_samples(model, np.random.default_rng(seed), 3))
-        assert learner.step(1).iterations == 1
-    assert learner.num_samples == 5
-
-
 def test_the_set_is_a_uniform_choice_of_what_was_moved() -> None:
     cap, arrived, trials = 4, 20, 4000
     kept = np.zeros(arrived)

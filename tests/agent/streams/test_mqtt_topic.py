@@ -7,15 +7,13 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_agent.streams.kinds import Mqtt
 from fedagent_agent.streams.mqtt_topic import MAX_MESSAGE_BYTES, MqttStream
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker, BrokerSpec
-from fedagent_node.link import Arrival, Link
+from fedagent_node.link import Link
 
 from .support import dense
 
@@ -112,28 +110,3 @@ def test_a_broker_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     stream.open(0.0)
     assert len(stream.take(1.0)) == 0
     stream.close()
-
-
-@settings(max_examples=25)
-@given(
-    st.lists(st.one_of(st.integers(0, 9), st.just("take"), st.just("bad")), max_size=40),
-    st.integers(1, 8),
-)
-def test_a_topic_accounts_for_all(events: list[int | str], buffer: int) -> None:
-    """Without a broker: messages are given to the stream as its link gives them."""
-    broker = BrokerAddress("box", 1883)
-    spec = Mqtt(broker=broker, topic="t", features=("v",), label="y", buffer=buffer)
-    stream = MqttStream(spec)
-    good = taken = bad = 0
-    for event in events:
-        if event == "take":
-            taken += len(stream.take(0.0))
-            continue
-        payload = b"{" if event == "bad" else json.dumps({"v": event, "y": 0}).encode()
-        bad, good = bad + (event == "bad"), good + (event != "bad")
-        stream._arrived([Arrival(topic="t", payload=payload, at=0.0)])
-    waiting = len(stream.take(0.0))
-    assert waiting <= buffer
-    counters = stream.counters
-    assert good == taken + waiting + counters.get("dropped", 0)
-    assert bad == counters.get("bad_json", 0)

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.streams import parse_stream, registry
+from fedagent_agent.streams import parse_stream
 from fedagent_agent.streams.kinds import Csv, Digits, Field, Mqtt, Replay
-from fedagent_agent.streams.spec import StreamError, StreamSpec
+from fedagent_agent.streams.spec import StreamError
 from fedagent_node.address import BrokerAddress
-from fedagent_protocol.option import declared
 
 
 @pytest.mark.parametrize(
@@ -59,17 +58,6 @@ def test_fields_of_messages_declare_types_and_ranges() -> None:
     )
     assert spec.label_field == Field("y", "uint8", most=1.0)
     assert spec.certificates() is None
-
-
-@pytest.mark.parametrize("kind", sorted(registry.builtin))
-def test_every_kind_declares_its_options_with_help_and_example(kind: str) -> None:
-    made = registry.factory(kind)
-    assert isinstance(made, type)
-    assert issubclass(made, StreamSpec)
-    assert made.form.startswith(kind.removesuffix("s") if kind == "mqtts" else kind)
-    for option in declared(made):
-        assert option.option.help.endswith("."), option.name
-        assert option.option.example or option.kind is str or option.shown_default, option.name
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedagent_agent.learners import create as create_learner
 from fedagent_agent.learners import registry
 from fedagent_agent.learners.base import Learner, StepResult
-from fedagent_agent.trainer.load_meter import BLOCK_S, MARGIN, LoadMeter, parts
+from fedagent_agent.trainer.load_meter import BLOCK_S, MARGIN, LoadMeter
 from fedagent_agent.trainer.training import Trainer
 from fedagent_task.models import create
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
@@ -40,15 +40,6 @@ class Clock:
         with meter:
             self.wall += wall
             self.processor += processor
-
-
-@given(st.integers(0, 5000), st.integers(1, 200))
-def test_parts_are_nearly_equal_and_lose_nothing(count: int, steps: int) -> None:
-    cut = parts(count, steps)
-    assert [i for part in cut for i in range(part.start, part.stop)] == list(range(count))
-    sizes = {part.stop - part.start for part in cut}
-    assert len(cut) == steps
-    assert max(sizes) - min(sizes) <= 1
 
 
 @given(

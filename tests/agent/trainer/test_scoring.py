@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from fedagent_agent.trainer.samples import Proportions
 from fedagent_agent.trainer.scoring import MAX_SAMPLES, Scorer
 from fedagent_task.models import create
 from fedagent_task.recipe.spec import DataSpec, LearnerSpec, ModelSpec, TaskSpec
@@ -60,3 +61,12 @@ def test_the_trainer_scores_the_base_before_it_learns(bench: TrainerBench) -> No
     # Ten classes: the first model guesses, the second has learnt.
     assert scores[0] < 0.35
     assert scores[1] > 0.8
+
+
+def test_large_and_tiny_features_are_named_once() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal((0, 101_325, 1, 0), (1, 500, 1, 1e-7), (200, 4))
+    proportions = Proportions()
+    proportions.names = [f"f{i}" for i in range(4)]
+    assert [proportions.look(x[i : i + 29]) for i in range(0, 200, 29)].count(True) == 1
+    assert proportions.note == "out of proportion: f1, f3"
