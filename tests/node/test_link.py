@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import os
 import signal
@@ -18,7 +17,7 @@ from fedagent_node import link as link_module
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker
 from fedagent_node.link import Arrival, Link
-from tests.fakes.links import PATIENCE_S, Peer, broker, eventually, peer
+from tests.fakes.links import Peer, broker, eventually, peer
 
 
 @contextlib.asynccontextmanager
@@ -148,16 +147,6 @@ async def answered(answer: bytes, seen: list[object]) -> AsyncIterator[None]:
             yield
         finally:
             await link.stop()
-
-
-async def test_a_flood_leaves_others_their_turn() -> None:
-    many, seen, turns = 4 * link_module.BATCH, list[object](), [0]
-    async with asyncio.timeout(PATIENCE_S), answered(CONNACK + many * PUBLISH, seen):
-        while len(seen) < many:
-            await asyncio.sleep(0)
-            turns.append(len(seen))
-    steps = [after - before for before, after in itertools.pairwise(turns)]
-    assert max(steps) <= link_module.BATCH + 1
 
 
 async def test_what_came_before_a_connection_broke_is_heard_before_its_end() -> None:

@@ -96,8 +96,8 @@ class MqttStream(ResumableStream):
         await link.start()
         link.subscribe(self._spec.topic).add_done_callback(self._subscribed)
 
-    def _subscribed(self, answer: "asyncio.Future[None]") -> None:
-        if not answer.cancelled() and answer.exception() is not None:
+    def _subscribed(self, answer: "asyncio.Future[bool]") -> None:
+        if not answer.cancelled() and not answer.result():
             self._counters["subscribe_refused"] += 1
 
     def _arrived(self, arrivals: list[Arrival]) -> None:
