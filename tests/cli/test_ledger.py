@@ -4,12 +4,6 @@ import json
 import sqlite3
 from pathlib import Path
 
-import msgspec
-
-from fedagent_coordinator.books.store import Store
-from fedagent_edge.core.effects import Memory
-from fedagent_node.data_dir import load_or_create
-from tests.fakes.stored_runs import begun, play, small_plan, small_view
 from tests.fakes.written_runs import write_run
 from tests.typed import call, last_object
 
@@ -41,20 +35,3 @@ def test_verify_finds_a_changed_amount(home: Path, tmp_path: Path) -> None:
     said = call(tmp_path, "ledger", "verify")
     assert said.returncode == 41
     assert "hash chain" in said.stderr
-
-
-def test_an_edge_is_a_witness_of_how_far_the_ledger_was(tmp_path: Path) -> None:
-    home = tmp_path / "coordinator"
-    with Store(home, identity=load_or_create(home)) as store:
-        play(store, begun(store).run_id, small_plan(small_view(1, [100])), {0})
-        head = store.head
-    assert head is not None
-    edge = tmp_path / "edge"
-    edge.mkdir()
-    verify = ("ledger", "verify", "--witness", str(edge))
-    assert "has not recorded any ledger entry" in call(tmp_path, *verify).stderr
-    (edge / "state.msgpack").write_bytes(msgspec.msgpack.encode(Memory(head=head)))
-    assert call(tmp_path, *verify).returncode == 0
-    later = msgspec.structs.replace(head, seq=head.seq + 1)
-    (edge / "state.msgpack").write_bytes(msgspec.msgpack.encode(Memory(head=later)))
-    assert call(tmp_path, *verify).returncode == 41

@@ -18,7 +18,6 @@ from typing import Literal
 from fedagent_coordinator.errors import StoreDamagedError
 from fedagent_node.data_dir import read_public
 from fedagent_node.errors import IdentityError
-from fedagent_protocol.messages import LedgerHead
 from fedagent_protocol.signed import verify
 
 from .archive import closed_pieces, closed_until, read, reopened
@@ -32,7 +31,6 @@ from .ledger import (
     entries_of,
     hash_at,
     head_bytes,
-    is_genuine,
     moved,
     transfers_of,
 )
@@ -101,13 +99,11 @@ class Ledger:
                 csv.writer(line).writerow(row.values())
                 yield line.getvalue()
 
-    def verify(
-        self, witness: LedgerHead | None = None, *, full: bool = False, since: int = 0
-    ) -> LedgerReport:
+    def verify(self, *, full: bool = False, since: int = 0) -> LedgerReport:
         """Say what is wrong, if anything.
 
-        With a `witness` its entry must be there too, and be the same. A `full` audit looks at every
-        row of closed rounds; one `since` an entry at those after it, and at what they bind.
+        A `full` audit looks at every row of closed rounds; one `since` an entry at those after it,
+        and at what they bind.
         """
         audit = _Audit(self._db, self._folder, whole=not since)
         mark = audit.read_mark()  # before the snapshot, which may only be newer
@@ -116,7 +112,8 @@ class Ledger:
             self._db.execute("BEGIN")
         try:
             audit.walk(since)
-            audit.check_heads(mark, witness)
+            if mark is not None:
+                audit.check_mark(mark)
             audit.check_rows()
             if not since:
                 audit.check_archive(full=full)
@@ -274,21 +271,8 @@ class _Audit:
         for table, *_ in self.db.execute("PRAGMA foreign_key_check"):
             self.problem(f"database: {table} refers to a row that is missing")
 
-    def check_heads(self, mark: HighWaterMark | None, witness: LedgerHead | None) -> None:
-        """Compare the entries that the mark and a witness name."""
-        if mark is not None:
-            self._check_mark(mark)
-        if witness is None:
-            return
-        found = hash_at(self.db, witness.seq)
-        if self.public is not None and not is_genuine(witness, self.public):
-            self.problem("the witness was given its head by another coordinator")
-        elif found is None:
-            self.problem(f"history is lost: a witness knows entry {witness.seq}")
-        elif found != witness.hash:
-            self.problem(f"entry {witness.seq} is not the one that a witness was given")
-
-    def _check_mark(self, mark: HighWaterMark) -> None:
+    def check_mark(self, mark: HighWaterMark) -> None:
+        """Compare the entry that the mark names."""
         found = hash_at(self.db, mark.seq)
         if found is None:
             self.problem(f"history is lost: the last entry is {self.seq}, of {mark.seq}")

@@ -67,8 +67,6 @@ def test_a_past_that_was_written_anew_with_the_key_needs_the_edges_too(
     recompute(folder, "UPDATE orders SET num_samples = 999", key=load_or_create(folder))
     with _open(folder) as store:
         assert store.read.ledger.verify().balanced
-        problems = store.read.ledger.verify(head).problems
-        assert problems == (f"entry {head.seq} is not the one that a witness was given",)
         with pytest.raises(HistoryLostError, match="here it is another one"):
             store.check_witness("hall", head)
 

@@ -9,12 +9,10 @@ from click.exceptions import Exit
 
 from fedagent_cli import options
 from fedagent_cli.command_line import Group
-from fedagent_cli.errors import UNBALANCED, CliError, UsageError
+from fedagent_cli.errors import UNBALANCED, CliError
 from fedagent_cli.output import credits_text, echo, emit, table
 from fedagent_cli.read.runs import open_run
 from fedagent_coordinator.books.reader import Reader
-from fedagent_edge.store import EdgeStateError, read_memory
-from fedagent_protocol.messages import LedgerHead
 
 app = Group(
     "ledger",
@@ -50,28 +48,20 @@ def ledger_show(*, last: int, data_dir: Path | None, run: str | None, as_json: b
     "verify",
     epilog=options.examples(
         "fedagent ledger verify",
-        "fedagent ledger verify --witness /mnt/hall/fedagent/edge --json",
+        "fedagent ledger verify --full --json",
     ),
-)
-@click.option(
-    "--witness",
-    type=options.PATH,
-    help="Data directory of an edge, which has recorded the newest ledger entry it was sent.",
 )
 @click.option("--full", is_flag=True, help="Also look at every row of closed rounds.")
 @options.coordinator_data
 @options.as_json
-def ledger_verify(
-    *, witness: Path | None, full: bool, data_dir: Path | None, as_json: bool
-) -> None:
+def ledger_verify(*, full: bool, data_dir: Path | None, as_json: bool) -> None:
     """Check every entry: sums, reservations, outcomes, models, and the signed hash chain.
 
     Of closed rounds the digests, which are part of the chain, are checked; --full looks at every
     row. Exit code 41 if anything is wrong; each problem is one line.
     """
-    head = None if witness is None else _head_at(witness)
     with open_run(Reader, data_dir) as (reader, _):
-        report = reader.ledger.verify(head, full=full)
+        report = reader.ledger.verify(full=full)
     if as_json:
         emit({"ledger_balanced": report.balanced, **asdict(report)})
         raise Exit(0 if report.balanced else UNBALANCED)
@@ -88,16 +78,3 @@ def ledger_verify(
         f"= {credits_text(report.free_micro)} free + {credits_text(report.reserved_micro)} "
         f"reserved + {credits_text(report.settled_micro)} paid; the hash chain is whole"
     )
-
-
-def _head_at(folder: Path) -> LedgerHead:
-    try:
-        head = read_memory(folder / "state.msgpack").head
-    except EdgeStateError as error:
-        raise UsageError(f"--witness: {error}", "give the data directory of an edge") from error
-    if head is None:
-        raise UsageError(
-            f"--witness: the edge of {folder} has not recorded any ledger entry",
-            "give the data directory of an edge that has reported a round",
-        )
-    return head
