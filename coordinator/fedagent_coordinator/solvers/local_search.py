@@ -8,7 +8,9 @@ exchange for one that comes back, and an idle client takes the room that this ma
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import accumulate, combinations
+from operator import itemgetter
+from typing import cast
 
 import numpy as np
 
@@ -23,7 +25,8 @@ _POOL = 256
 _LEAVERS = 8
 """Per edge and visit: how many pairs may come in, are looked at, or may go out; the most
 promising."""
-_BLOCK = 16_384
+_FIRST_BLOCK, _BLOCK = 64, 16_384
+"""Rows that are taken one by one before those are looked for again that still fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,35 +38,54 @@ class _Move:
     enter: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pool:
-    """The rows of an edge that are looked at, and what the problem says of them."""
+class _Ranked:
+    """Rows by rising cost, and what they gain; lists, which for so few are faster than arrays."""
 
-    rows: IntArray
-    client: IndexArray
-    value: FloatArray
-    cost: IntArray
+    __slots__ = ("cost", "net", "rows", "top")
+
+    def __init__(self, found: list[tuple[int, float, int, bool]]) -> None:
+        self.cost = [cost for cost, _, _, _ in found]
+        self.net = [net for _, net, _, _ in found]
+        self.rows = [row for _, _, row, _ in found]
+        self.top = list(accumulate(self.net, max, initial=0.0))  # of the k cheapest
+
+    def best(self, room: int) -> int:
+        """Return the best row that costs at most `room`, or -1."""
+        k = bisect_right(self.cost, room)
+        return self.rows[self.net.index(self.top[k])] if k else -1
+
+    def most(self, room: int) -> float:
+        """Return at least what any one or two gain that fit: one costs half of it at most."""
+        return (
+            self.top[bisect_right(self.cost, room)] + self.top[bisect_right(self.cost, room // 2)]
+        )
+
+    def best_two(self, room: int) -> tuple[float, tuple[int, ...]]:
+        """Return gain and rows of the best one or two that fit; (0.0, ()) when none does."""
+        cost, net, top = self.cost, self.net, self.top
+        partners = bisect_right(cost, room)
+        best, first, among = 0.0, -1, 0
+        for i in range(partners):
+            left = room - cost[i]
+            while partners > 0 and cost[partners - 1] > left:
+                partners -= 1  # costs ascend, so what is left only shrinks
+            before = min(partners, i)
+            value = net[i] + top[before]
+            if value > best:
+                best, first, among = value, i, before
+        if first < 0:
+            return 0.0, ()
+        if among == 0:
+            return best, (self.rows[first],)
+        return best, (self.rows[first], self.rows[net.index(top[among])])
 
 
 @dataclass(frozen=True, slots=True)
 class _Entrants:
-    """Who could enter an edge, by rising cost; lists, which for so few are faster than arrays.
+    """Who could enter an edge, and the idle ones of them, of whom nothing is lost elsewhere."""
 
-    `top[k]` is the greatest net value of the k + 1 cheapest, `most[k]` that of any two of them,
-    `best_idle[k]` the most valuable idle row among the k cheapest idle ones.
-    """
-
-    rows: list[int]
-    cost: list[int]
-    net: list[float]
-    top: list[float]
-    most: list[float]
-    idle_cost: list[int]
-    best_idle: list[int]
-
-    def idle(self, room: int) -> int:
-        """Return the best idle row that costs at most `room`, or -1."""
-        return self.best_idle[bisect_right(self.idle_cost, room)]
+    every: _Ranked
+    idle: _Ranked
 
 
 class LocalSearch:
@@ -71,15 +93,15 @@ class LocalSearch:
 
     def __init__(self, problem: AssignmentProblem) -> None:
         clients = int(problem.client.max(initial=-1)) + 1
-        self._value = problem.value
-        self._cost = problem.cost
-        self._client = problem.client
-        self._edge = problem.edge
+        self._value = np.ascontiguousarray(problem.value)
+        self._cost = np.ascontiguousarray(problem.cost)
+        self._client = np.ascontiguousarray(problem.client)
+        self._edge = np.ascontiguousarray(problem.edge)
         self._left = problem.budget.copy()
         self._at = np.full(clients, -1, dtype=np.int64)
         self._worth = np.zeros(clients)
         self._members: dict[int, list[int]] = {}
-        self._pools: dict[int, _Pool] = {}
+        self._pools: dict[int, list[tuple[int, int, float, int]]] = {}
         self._found: dict[int, _Entrants] = {}
 
     def total(self) -> float:
@@ -92,8 +114,10 @@ class LocalSearch:
 
     def fill(self, order: IntArray) -> None:
         """Take rows in this order while they fit; arrays sort out the others, block by block."""
-        for start in range(0, len(order), _BLOCK):
-            block = self.fitting(order[start : start + _BLOCK])
+        size = _FIRST_BLOCK
+        while len(order):
+            block, order = order[:size], order[size:]
+            size = min(4 * size, _BLOCK)
             columns = block, self._cost[block], self._edge[block], self._client[block]
             left, taken = self._left.tolist(), dict[int, int]()
             for row, cost, edge, client in zip(*(c.tolist() for c in columns), strict=True):
@@ -106,6 +130,7 @@ class LocalSearch:
                 np.fromiter(ids, np.int64, len(taken)) for ids in (taken, taken.values())
             )
             self._at[clients], self._worth[clients] = rows, self._value[rows]
+            order = self.fitting(order)
 
     def fitting(self, rows: IntArray) -> IntArray:
         """Return those of the rows whose client is idle, and whose edge can still pay for it."""
@@ -118,20 +143,21 @@ class LocalSearch:
 
         `rows` have a positive value and fit their edge's budget, best candidates first.
         """
-        edge_of = self._edge[rows]
-        ordered = rows[np.argsort(edge_of, kind="stable")]
+        edge_of, client_of = self._edge[rows], self._client[rows]
+        ordered = rows[_grouped(edge_of)]
         counts = np.bincount(edge_of)
         ends = np.cumsum(counts).tolist()
         for edge in np.flatnonzero(counts).tolist():
             its = ordered[ends[edge] - counts[edge] : ends[edge]][:_POOL]
-            self._pools[edge] = _Pool(its, self._client[its], self._value[its], self._cost[its])
-        # Of single rows lists are read several times as fast as arrays.
-        self._values, self._costs = self._value.tolist(), self._cost.tolist()
-        self._clients, self._edges = self._client.tolist(), self._edge.tolist()
-        client_of = self._client[rows]
-        self._by_client: list[int] = rows[np.argsort(client_of, kind="stable")].tolist()
+            columns = its, self._client[its], self._value[its], self._cost[its]
+            self._pools[edge] = list(zip(*(column.tolist() for column in columns), strict=True))
+        # Of single rows these are read and written faster than arrays.
+        self._values, self._costs = _floats(self._value), self._cost.data
+        self._clients, self._edges = self._client.data, self._edge.data
+        self._row_of, self._gained = self._at.data, _floats(self._worth)
+        self._by_client = rows[_grouped(client_of)].data
         counted = np.bincount(client_of, minlength=len(self._at))
-        self._bounds = [0, *np.cumsum(counted).tolist()]
+        self._bounds = np.concatenate(([0], np.cumsum(counted))).data
         waiting = dict.fromkeys(self._pools)
         for _ in range(visits):
             if not waiting:
@@ -150,44 +176,30 @@ class LocalSearch:
         return found
 
     def _look(self, edge: int) -> _Entrants:
-        pool = self._pools[edge]
-        at = self._at[pool.client]
-        gains = pool.value - self._worth[pool.client]
-        keep = ((at != pool.rows) & (gains > _GAIN)).nonzero()[0][:_CANDIDATES]
-        keep = keep[pool.cost[keep].argsort(kind="stable")]
-        rows, cost, net = pool.rows[keep].tolist(), pool.cost[keep].tolist(), gains[keep]
-        # Of an idle client nothing is lost: its net value is its value.
-        idle = (at[keep] < 0).nonzero()[0]
-        before = np.concatenate(([0.0], np.maximum.accumulate(net[idle])[:-1]))[: len(idle)]
-        better = np.where(net[idle] > before, np.arange(len(idle)), 0)
-        best_idle = pool.rows[keep[idle[np.maximum.accumulate(better)]]].tolist()
-        return _Entrants(
-            rows=rows,
-            cost=cost,
-            net=net.tolist(),
-            top=np.maximum.accumulate(net).tolist(),
-            most=_greatest_two(net.tolist()),
-            idle_cost=pool.cost[keep[idle]].tolist(),
-            best_idle=[-1, *best_idle],
-        )
+        row_of, gained = self._row_of, self._gained
+        found = list[tuple[int, float, int, bool]]()
+        for row, client, value, cost in self._pools[edge]:
+            net = value - gained[client]
+            if net > _GAIN and row_of[client] != row:
+                found.append((cost, net, row, row_of[client] < 0))
+                if len(found) == _CANDIDATES:
+                    break
+        found.sort(key=itemgetter(0))
+        every, idle = _Ranked(found), [one for one in found if one[3]]
+        return _Entrants(every, every if len(idle) == len(found) else _Ranked(idle))
 
     def _best_entry(self, edge: int) -> _Move | None:
-        entrants = self._entrants(edge)
+        entrants = self._entrants(edge).every
         best: _Move | None = None
         least, left = _GAIN, int(self._left[edge])
-        if not entrants.top:
-            return None
-        most = entrants.most[-1]
         for leave, freed, lost in self._leaves(edge):
-            if most - lost <= least:
+            room = left + freed
+            if entrants.most(room) - lost <= least:
                 continue
-            k = bisect_right(entrants.cost, left + freed)
-            if k == 0 or entrants.most[k - 1] - lost <= least:
-                continue
-            gain, enter = _best_two(entrants.cost, entrants.net, entrants.top, left + freed)
+            gain, enter = entrants.best_two(room)
             if gain - lost > least:
                 least = gain - lost
-                best = _Move(least, leave, tuple(entrants.rows[i] for i in enter))
+                best = _Move(least, leave, enter)
         return best
 
     def _leaves(self, edge: int) -> Iterator[tuple[tuple[int, ...], int, float]]:
@@ -200,24 +212,31 @@ class LocalSearch:
             yield (one, two), freed + more, lost + worse
 
     def _best_crossing(self, edge: int) -> _Move | None:
-        here = self._entrants(edge)
+        here = self._entrants(edge).idle
         best: _Move | None = None
         for member in self._leavers(edge):
             for row in self._rows_of(self._clients[member]):
                 other = self._edges[row]
                 if other == edge:
                     continue
-                there = self._entrants(other)
+                there = self._entrants(other).idle
                 for back in (None, *self._leavers(other)):
-                    move = self._crossing(here, there, (member, row), back)
-                    if move is not None and move.gain > (best.gain if best else _GAIN):
-                        best = move
+                    least = best.gain if best else _GAIN
+                    best = self._crossing(here, there, (member, row), back, least) or best
         return best
 
     def _crossing(
-        self, here: _Entrants, there: _Entrants, over: tuple[int, int], back: int | None
+        self,
+        here: _Ranked,
+        there: _Ranked,
+        over: tuple[int, int],
+        back: int | None,
+        least: float,
     ) -> _Move | None:
-        """Return what follows if `over[0]` becomes `over[1]` and `back`'s client returns."""
+        """Return what follows if `over[0]` becomes `over[1]` and `back`'s client returns.
+
+        None if that gains no more than `least`.
+        """
         member, row = over
         value, cost, client = self._values, self._costs, self._clients
         home, other = self._edges[member], self._edges[row]
@@ -233,9 +252,9 @@ class LocalSearch:
             room_there += cost[back]
             gain += value[returned] - value[back]
             enter.append(returned)
-        if room_here < 0 or room_there < 0:
+        if room_here < 0 or room_there < 0 or gain + here.top[-1] + there.top[-1] <= least:
             return None
-        extra, second = here.idle(room_here), there.idle(room_there)
+        extra, second = here.best(room_here), there.best(room_there)
         if extra >= 0 and second >= 0 and client[extra] == client[second]:
             if value[second] > value[extra]:
                 extra, second = second, -1
@@ -246,7 +265,7 @@ class LocalSearch:
                 gain += value[idle]
                 enter.append(idle)
         leave = (member,) if back is None else (member, back)
-        return _Move(gain, leave, tuple(enter))
+        return _Move(gain, leave, tuple(enter)) if gain > least else None
 
     def _leavers(self, edge: int) -> list[int]:
         members = self._members.get(edge, [])
@@ -255,7 +274,7 @@ class LocalSearch:
         by_density = sorted(members, key=lambda r: self._values[r] / max(self._costs[r], 1))
         return by_density[:_LEAVERS]
 
-    def _rows_of(self, client: int) -> list[int]:
+    def _rows_of(self, client: int) -> "memoryview[int]":
         """Return the candidates of a client, best first."""
         return self._by_client[self._bounds[client] : self._bounds[client + 1]]
 
@@ -271,7 +290,7 @@ class LocalSearch:
         for row in move.leave:
             self._remove(row)
         for row in move.enter:
-            elsewhere = int(self._at[self._clients[row]])
+            elsewhere = self._row_of[self._clients[row]]
             if elsewhere >= 0:
                 touched.append(self._edges[elsewhere])
                 self._remove(elsewhere)
@@ -288,50 +307,24 @@ class LocalSearch:
     def _add(self, row: int) -> None:
         client, edge = self._clients[row], self._edges[row]
         self._left[edge] -= self._costs[row]
-        self._worth[client] = self._values[row]
-        self._at[client] = row
+        self._gained[client] = self._values[row]
+        self._row_of[client] = row
         self._members.setdefault(edge, []).append(row)
 
     def _remove(self, row: int) -> None:
         client, edge = self._clients[row], self._edges[row]
         self._left[edge] += self._costs[row]
-        self._worth[client] = 0.0
-        self._at[client] = -1
+        self._gained[client] = 0.0
+        self._row_of[client] = -1
         self._members[edge].remove(row)
 
 
-def _greatest_two(net: list[float]) -> list[float]:
-    """Return of each beginning of the list the sum of its two greatest numbers, all positive."""
-    sums, first, second = list[float](), 0.0, 0.0
-    for value in net:
-        if value > first:
-            first, second = value, first
-        elif value > second:
-            second = value
-        sums.append(first + second)
-    return sums
+def _grouped(ids: IndexArray) -> IntArray:
+    """Return the order that brings equal ids together; short ones are sorted without comparing."""
+    if ids.max(initial=0) < 1 << 16:
+        return ids.astype(np.uint16).argsort(kind="stable")
+    return ids.argsort(kind="stable")
 
 
-def _best_two(
-    cost: list[int], net: list[float], top: list[float], room: int
-) -> tuple[float, tuple[int, ...]]:
-    """Return net value and positions of the best one or two candidates that fit into `room`.
-
-    `cost` ascends, `net` is positive, `top[k]` is the greatest of ``net[: k + 1]``; (0.0, ())
-    when none fits.
-    """
-    partners = bisect_right(cost, room)
-    best, first, among = 0.0, -1, 0
-    for i in range(partners):
-        left = room - cost[i]
-        while partners > 0 and cost[partners - 1] > left:
-            partners -= 1  # costs ascend, so what is left only shrinks
-        before = min(partners, i)
-        value = net[i] + top[before - 1] if before else net[i]
-        if value > best:
-            best, first, among = value, i, before
-    if first < 0:
-        return 0.0, ()
-    if among == 0:
-        return best, (first,)
-    return best, (first, net.index(top[among - 1]))
+def _floats(column: FloatArray) -> "memoryview[float]":
+    return cast("memoryview[float]", column.data)

@@ -34,6 +34,8 @@ _BINS_KEEP = 0.998
 """What a round leaves of the bins' evidence: 500 rounds count."""
 _AMONG = 2048
 """Pairs of a view from which the range of what is reported is learnt, about."""
+_WHOLE = 1 << 15
+"""Pairs of a view that is read once, and as a whole: who decides on it learns from it too."""
 CONTEXT = ("long", "short", "bins")
 
 
@@ -108,18 +110,17 @@ class ContextExperts(ArrayState):
         """Learn durations, and the range of what is reported."""
         view = feedback.view
         some = slice(None, None, 1 + len(view.pair_client) // _AMONG)
-        every = some.step == 1
-        demand = self.read(view, EVERY).demand if every else self._demand.required(view, some)[1]
+        if len(view.pair_client) > _WHOLE:
+            demand = self._demand.required(view, some)[1]
+        else:
+            demand = self.read(view, EVERY).demand[some]
         self._bins.observe(view, some, demand)
         self._demand.learn(feedback)
         self._last = None
 
     def read(self, view: RoundView, rows: Rows) -> Context:
-        """Return what the experts read; what is not reported stays at its centre.
-
-        A small view is read once, and as a whole: who decides on it learns from it too.
-        """
-        if len(view.pair_client) > _AMONG:
+        """Return what the experts read; what is not reported stays at its centre."""
+        if len(view.pair_client) > _WHOLE:
             return self._read(view, rows)
         if self._last is None or self._last[0] is not view:
             self._last = view, self._read(view, EVERY)

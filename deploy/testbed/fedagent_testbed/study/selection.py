@@ -85,7 +85,7 @@ class SelectionStudy:
                 accuracy = self._learner.accuracy()
         began = time.perf_counter()
         # Oracles keep no state: what only a testbed knows is never learnt from.
-        learnt_from = replace(shown, truth=None)
+        learnt_from = shown if shown.truth is None else replace(shown, truth=None)
         lesson = replace(feedback, view=learnt_from, pairs=selection.pairs)
         self._policy.learn(lesson)
         if self.log is not None:
