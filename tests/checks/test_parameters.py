@@ -160,25 +160,3 @@ def test_two_parameters_that_contradict_each_other_are_refused() -> None:
         iterations.create("primal-dual", {"least": 9, "most": 8})
     with pytest.raises(UnknownNameError):
         policies.create("fair", policy="no-such-policy")
-
-
-@pytest.mark.parametrize(
-    ("name", "parameter", "value", "words"),
-    [
-        ("cocs", "k_scale", "x", "is 'x': must be a finite number"),
-        ("cocs", "features", "compute", "must be a list, each a text"),
-        ("cocs", "solver", -1, "must be a text or a Solver"),
-        ("cocs", "h", 1.5, "must be a whole number or unset"),
-        ("round-robin", "sets", 3, "must be a list, each a list, each a whole number or unset"),
-        ("cucb", "pool", 10**11, "must be in 1"),
-        ("rbcs-f", "V", "fast", "must be a finite number"),
-        ("fair", "policy", 3, "must be a text or a SelectionPolicy"),
-    ],
-)
-def test_the_message_says_what_it_must_be(
-    name: str, parameter: str, value: object, words: str
-) -> None:
-    with pytest.raises(ParameterError) as caught:
-        policies.create(name, **{parameter: value})
-    assert caught.value.parameter == parameter
-    assert words in str(caught.value)

@@ -50,12 +50,16 @@ class Task:
         frozen: Sequence[str] = (),
         learner: Mapping[str, object] | None = None,
     ) -> None:
-        self._given: tuple[Any, Callable[..., Any], Sequence[Any]] | None = (model, loss, example)
-        self._labels, self._local, self._frozen = tuple(labels), tuple(local), tuple(frozen)
-        self._learner = dict(learner or {})
-        self._suffix = SUFFIX
-        self._content = b""
+        self._source: TaskSource | None = TaskSource(
+            model=_freeze(model, frozen) if frozen else model,
+            loss=loss,
+            example=tuple(example),
+            labels=tuple(labels),
+            local=tuple(local),
+            learner=dict(learner or {}),
+        )
         self._path: Path | None = None
+        self._content, self._suffix = b"", SUFFIX
 
     @classmethod
     def from_recipe(cls, recipe: str | os.PathLike[str]) -> Self:
@@ -66,12 +70,12 @@ class Task:
             UsageError: There is no such file or name.
         """
         made = cls(None, max, ())
-        made._given = None
+        made._source, made._suffix = None, RECIPE
         if isinstance(recipe, str) and "\n" in recipe:
-            made._suffix, made._content = RECIPE, recipe.encode()
+            made._content = recipe.encode()
         else:
-            path = places.find_recipe(os.fspath(recipe))
-            made._suffix, made._path = path.suffix, path
+            made._path = places.find_recipe(os.fspath(recipe))
+            made._suffix = made._path.suffix
         made.checked()
         return made
 
@@ -83,17 +87,9 @@ class Task:
     @property
     def source(self) -> TaskSource:
         """What the graph is made of; raises `UsageError` for a task of a file or of a recipe."""
-        if self._given is None:
+        if self._source is None:
             raise UsageError("the task no longer contains the module", "build it from the module")
-        model, loss, example = self._given
-        return TaskSource(
-            model=_freeze(model, self._frozen) if self._frozen else model,
-            loss=loss,
-            example=tuple(example),
-            labels=self._labels,
-            local=self._local,
-            learner=self._learner,
-        )
+        return self._source
 
     @property
     def recipe(self) -> Recipe:
@@ -120,9 +116,9 @@ class Task:
     def _bytes(self) -> bytes:
         if self._path is not None:
             return self._path.read_bytes()
-        if self._given is not None and not self._content:
+        if self._source is not None and not self._content:
             making = optional("fedagent_task.program.making", "torch")
-            self._content = encode_task(making.make_task(self.source).task)
+            self._content = encode_task(making.make_task(self._source).task)
         return self._content
 
 
