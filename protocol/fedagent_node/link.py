@@ -15,7 +15,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from fedagent_node.site.tls import Towards, named
 
@@ -49,15 +48,6 @@ URGENT_S = 2.0
 NO_BROKER = "the service at that port does not answer as an MQTT broker; check the port"
 CLOSED = "the broker closed the connection"
 _LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """One message as it came in; `at` is ``time.monotonic()`` when it was read."""
-
-    topic: str
-    payload: bytes
-    at: float
 
 
 class _Connection:
@@ -164,7 +154,7 @@ class Link:
     Args:
         client_id: The start of log lines, and of what the broker knows the session by: nobody
             guesses the rest, so nobody takes its place.
-        on_arrivals: Takes the messages, in order and in batches.
+        on_arrivals: Takes the messages of one read, in order, and ``time.monotonic()`` of it.
         on_state: Takes every change of `connected`, in order with the messages.
             At True the subscriptions are on their way: what the listener publishes
             follows them, while other connections may be faster.
@@ -177,7 +167,7 @@ class Link:
         address: BrokerAddress,
         *,
         client_id: str,
-        on_arrivals: Callable[[list[Arrival]], None],
+        on_arrivals: Callable[[list[Packet], float], None],
         on_state: Callable[[bool], None],
         tls: Cover | None = None,
         insecure: bool = False,
@@ -215,7 +205,6 @@ class Link:
         self._number = 0
         self._up = False
         self._stopping = False
-        self._batch: list[Arrival] = []
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -324,11 +313,6 @@ class Link:
         if self._up and self._connection is not None and filters:
             self._connection.send(mqtt.unsubscribe(self._next_number(), *filters))
 
-    def break_off(self, reason: str) -> None:
-        """Let the connection go as if it had broken; it comes back."""
-        if self._connection is not None:
-            self._connection.end(OSError(reason))
-
     # ------------------------------------------------------- connect and serve
 
     async def _run(self) -> None:
@@ -412,28 +396,24 @@ class Link:
 
     def _take(self, packets: list[Packet]) -> None:
         """Take in what one read brought; its messages are handed over together."""
+        assert self._connection is not None
+        messages, at = [], self._connection.received_at
         for packet in packets:
             match packet.kind:
                 case Kind.PUBLISH:
-                    self._arrived(packet)
+                    self.counters["received_bytes"] += len(packet.payload)
+                    if packet.number:
+                        self._connection.send(mqtt.answer(Kind.PUBACK, packet.number))
+                    messages.append(packet)
                 case Kind.PUBACK:
                     self.pending_bytes -= self._unacknowledged.pop(packet.number, 0)
                 case Kind.SUBACK:
                     self._subscribed(packet)
                 case Kind.CONNACK:
                     self._answered(packet.number & 0xFF)
-        if self._batch:
-            batch, self._batch = self._batch, []
-            self._guard(lambda: self._on_arrivals(batch))
-
-    def _arrived(self, packet: Packet) -> None:
-        assert self._connection is not None
-        self.counters["received"] += 1
-        self.counters["received_bytes"] += len(packet.payload)
-        if packet.number:
-            self._connection.send(mqtt.answer(Kind.PUBACK, packet.number))
-        at = self._connection.received_at
-        self._batch.append(Arrival(packet.topic, packet.payload, at))
+        if messages:
+            self.counters["received"] += len(messages)
+            self._guard(lambda: self._on_arrivals(messages, at))
 
     def _answered(self, code: int) -> None:
         assert self._connection is not None

@@ -133,14 +133,12 @@ DESCRIPTORS = 65_536
 """Open files and connections that a role may have: a shell's usual 1024 are fewer than a field."""
 
 
-def raise_descriptors() -> int:
-    """Raise the soft limit on open files as far as the hard one allows; return what it is."""
+def raise_descriptors() -> None:
+    """Raise the soft limit on open files as far as the hard one allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        return most
-    return soft
 
 
 COLLECT_EVERY_S = 60.0

@@ -8,7 +8,8 @@ from typing import Any
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker, BrokerSpec
-from fedagent_node.link import Arrival, Link
+from fedagent_node.link import Link
+from fedagent_node.mqtt import Packet
 from fedagent_protocol.codec import Direction
 from fedagent_protocol.messages import AnyMessage, Message
 
@@ -23,7 +24,7 @@ class Peer:
     def __init__(
         self, address: BrokerAddress, name: str, *, reads: Direction | None = None, **settings: Any
     ) -> None:
-        self.heard: list[Arrival] = []
+        self.heard: list[Packet] = []
         self.messages: list[tuple[str, AnyMessage]] = []
         self.states: list[bool] = []
         self._reads = reads
@@ -36,7 +37,7 @@ class Peer:
             **settings,
         )
 
-    def _arrived(self, batch: list[Arrival]) -> None:
+    def _arrived(self, batch: list[Packet], _at: float) -> None:
         self.heard += batch
         if self._reads is not None:
             self.messages += [(one.topic, read(self._reads, one.payload)) for one in batch]

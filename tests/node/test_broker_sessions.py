@@ -36,7 +36,8 @@ def of(edge: SiteTls) -> dict[str, object]:
 
 
 async def break_off(one: Peer) -> None:
-    one.link.break_off("cut")
+    assert one.link._connection is not None
+    one.link._connection.end(OSError("cut"))
     await one.until(lambda: False in one.states)
 
 

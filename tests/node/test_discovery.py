@@ -15,7 +15,6 @@ from fedagent_node.discovery import announcing as discovery
 from fedagent_node.discovery import watch
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.discovery.announcing import Discovery
-from fedagent_node.discovery.watch import MAX_CANDIDATES
 from tests.fakes.links import PATIENCE_S, eventually
 
 RUN = secrets.token_hex(4)
@@ -73,27 +72,6 @@ async def test_sites_do_not_mix_and_adverts_come_and_go() -> None:
         await late.until(lambda now: now == {first, second})
         await homes[1].stop()
         await at_home.until(lambda now: now == {second})
-
-
-async def test_names_are_capped() -> None:
-    async with AsyncExitStack() as stack:
-        listener = await opened(stack, SITE)
-        watcher = Watcher(listener)
-        announcer = AsyncZeroconf(interfaces=["127.0.0.1"])
-        stack.push_async_callback(announcer.async_close)
-        for i in range(MAX_CANDIDATES + 8):
-            info = AsyncServiceInfo(
-                EDGE,
-                f"e{i}-{RUN}.{EDGE}",
-                port=1,
-                properties={"v": "1", "site": SITE, "id": f"e{i}", "mqtt": "mqtt"},
-                server=f"e{i}-{RUN}.local.",
-                parsed_addresses=["127.0.0.1"],
-            )
-            await announcer.async_register_service(info, cooperating_responders=True)
-        await watcher.until(lambda now: len(now) == MAX_CANDIDATES)
-        await eventually(lambda: listener.counters["ignored_full"] >= 1)
-        assert len(watcher.now) == MAX_CANDIDATES
 
 
 @pytest.fixture

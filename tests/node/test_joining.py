@@ -4,7 +4,7 @@ from typing import get_args
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_node.errors import _JOIN_HINTS, JoinError
@@ -38,6 +38,7 @@ answers = st.builds(JoinAnswer, certificate=st.binary(max_size=600), name=short,
 @given(
     st.one_of(st.binary(max_size=400), requests.map(lambda one: msgspec.msgpack.encode(one)[1:]))
 )
+@settings(max_examples=30)
 def test_any_bytes_are_a_message_or_a_typed_error(data: bytes) -> None:
     for wanted in (JoinRequest, JoinAnswer):
         try:
@@ -47,6 +48,7 @@ def test_any_bytes_are_a_message_or_a_typed_error(data: bytes) -> None:
 
 
 @given(requests, requests)
+@settings(max_examples=30)
 def test_a_signature_is_for_one_request_to_one_service(one: JoinRequest, two: JoinRequest) -> None:
     assert one.signed(b"a") != one.signed(b"b")
     unsigned = [msgspec.structs.replace(each, signature=b"") for each in (one, two)]
@@ -77,6 +79,7 @@ invitations = st.builds(
 
 
 @given(invitations)
+@settings(max_examples=30)
 def test_an_invitation_is_one_word(invitation: Invitation) -> None:
     text = invitation.text()
     assert " " not in text
@@ -85,6 +88,7 @@ def test_an_invitation_is_one_word(invitation: Invitation) -> None:
 
 
 @given(invitations, st.integers(1, 40))
+@settings(max_examples=30)
 def test_a_cut_invitation_is_none(invitation: Invitation, lost: int) -> None:
     text = invitation.text()
     with pytest.raises(JoinError):

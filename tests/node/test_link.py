@@ -16,7 +16,8 @@ import pytest
 from fedagent_node import link as link_module
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker
-from fedagent_node.link import Arrival, Link
+from fedagent_node.link import Link
+from fedagent_node.mqtt import Packet
 from tests.fakes.links import Peer, broker, eventually, peer
 
 
@@ -89,7 +90,7 @@ async def test_nothing_stale_is_sent_after_a_reconnect(kind: str, tmp_path: Path
 async def test_a_raising_callback_is_counted_and_the_link_goes_on(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def heard(self: Peer, batch: list[Arrival]) -> None:
+    def heard(self: Peer, batch: list[Packet], _at: float) -> None:
         self.heard += batch
         raise ValueError("a defect in the application")
 
@@ -139,7 +140,7 @@ async def answered(answer: bytes, seen: list[object]) -> AsyncIterator[None]:
         link = Link(
             BrokerAddress("127.0.0.1", server.sockets[0].getsockname()[1]),
             client_id="one",
-            on_arrivals=lambda batch: seen.extend(a.payload for a in batch),
+            on_arrivals=lambda batch, _: seen.extend(a.payload for a in batch),
             on_state=seen.append,
         )
         await link.start()

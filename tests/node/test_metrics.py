@@ -4,13 +4,11 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedagent_node.effects import Emit
 from fedagent_node.metrics import Metrics
-from tests.typed import call
 
 DASHBOARD = Path(__file__).parents[2] / "deploy/grafana/fedagent.json"
 ROUND = {
@@ -85,16 +83,3 @@ def test_every_metric_of_the_dashboard_is_there() -> None:
     named = {name for text in targets for name in re.findall(r"\b(?:fedagent|process)_\w+", text)}
     assert len(named) > 8
     assert named <= there
-
-
-@pytest.mark.parametrize(
-    ("place", "said"),
-    [
-        ("[::1]:9100", ""),
-        ("kitchen", "write PORT"),
-        ("10.0.0.2:9100", "--insecure"),
-    ],
-)
-def test_where_metrics_may_be_served(tmp_path: Path, place: str, said: str) -> None:
-    done = call(tmp_path, "edge", "start", "--metrics", place, "--print-config")
-    assert (said in done.stderr, done.returncode != 0) == (True, bool(said)), done.stderr

@@ -39,6 +39,8 @@ def test_a_file_wins_over_the_environment(tmp_path: Path) -> None:
         ({"listen": "127.0.0.1:1883"}, "listen"),
         ({"chunk_bytes": 1}, "chunk_bytes"),
         ({"port": 70000}, "port"),
+        ({"metrics": "kitchen"}, "metrics"),
+        ({"metrics": "10.0.0.2:9100"}, "metrics"),
         ({"rent": 1e-7}, "rent"),
         ({"tls": {"ca": "x"}}, "tls"),
         ({"tls": {"ca": "x", "cert": "y", "key": "z"}, "broker": "mqtt://127.0.0.1:1"}, "broker"),
@@ -77,3 +79,4 @@ def test_a_number_that_is_none_is_refused_wherever_it_comes_from(
 def test_plain_text_is_fine_on_this_machine_and_elsewhere_if_allowed(host: str) -> None:
     edge(broker=f"mqtt://{host}:1")
     edge(broker="mqtt://h:1", insecure=True)
+    edge(metrics=f"{host}:9100")

@@ -119,7 +119,7 @@ def test_limits_hold_before_anything_is_parsed() -> None:
 
 
 @given(st.binary(max_size=300), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_bytes_decode_or_raise_a_protocol_error(data: bytes, framed: bool) -> None:
     blob = _raw(data) if framed else data
     try:
@@ -129,7 +129,7 @@ def test_any_bytes_decode_or_raise_a_protocol_error(data: bytes, framed: bool) -
 
 
 @given(st.integers(0, len(GOOD) - 1), st.integers(0, 255))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_one_damaged_byte_is_data_or_a_protocol_error(position: int, value: int) -> None:
     damaged = bytearray(GOOD)
     damaged[position] = value

@@ -51,7 +51,7 @@ def test_ranges_hold_exactly_their_indices(indices: set[int]) -> None:
     have=st.sets(st.integers(0, 59)),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_everything_arrives_within_the_window(
     count: int, window: int, loss: float, have: set[int], seed: int
 ) -> None:
@@ -141,7 +141,7 @@ def test_the_pool_is_never_overdrawn(steps: list[tuple[bool, int]]) -> None:
     silent=st.integers(0, 5),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_broadcast_publishes_each_chunk_once_at_the_pace_of_the_credit(
     count: int, receivers: int, silent: int, seed: int
 ) -> None:
@@ -222,7 +222,7 @@ def test_a_sender_honours_a_window_and_forgets_the_rest() -> None:
     asks=st.sampled_from(["all", "not there", "went out"]),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_one_that_asks_for_all_or_for_nothing_of_use_keeps_the_model_from_nobody(
     count: int, receivers: int, asks: str, seed: int
 ) -> None:

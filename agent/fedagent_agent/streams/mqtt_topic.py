@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 from fedagent_node.errors import LinkError
-from fedagent_node.link import Arrival, Link
+from fedagent_node.link import Link
+from fedagent_node.mqtt import Packet
 
 from .base import BadSampleError, ResumableStream, RowReader, Samples, StreamSchema
 from .kinds import Field, Mqtt
@@ -100,7 +101,7 @@ class MqttStream(ResumableStream):
         if not answer.cancelled() and not answer.result():
             self._counters["subscribe_refused"] += 1
 
-    def _arrived(self, arrivals: list[Arrival]) -> None:
+    def _arrived(self, arrivals: list[Packet], _at: float) -> None:
         """Read messages in the link's loop."""
         for arrival in arrivals:
             try:

@@ -98,8 +98,6 @@ UNANSWERED = "unanswered"
 """Reason of an outcome that was missed by an agent that never showed that it has its order."""
 LEFT = "left"
 """Reason of an agent that is gone; with any other, its edge did not order it at all."""
-MAX_STARTS_AHEAD = 1 << 16
-"""The same for the number of a report, in starts."""
 STARTS_BITS = 32
 """The number of an agent's report is starts * 2^32 + n: it grows over restarts."""
 
