@@ -1,6 +1,7 @@
 """`fedagent demo`: ask, run, and tell what came of it."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 from click.exceptions import Exit
@@ -59,18 +60,7 @@ from .run import run_demo
 )
 @click.option("--web", is_flag=True, help="Serve the live page, and open it if there is a screen.")
 @options.as_json
-def demo(
-    *,
-    agents: int | None,
-    edges: int | None,
-    rounds: int | None,
-    policy: str | None,
-    seed: int | None,
-    recipe: str,
-    folder: Path | None,
-    web: bool,
-    as_json: bool,
-) -> None:
+def demo(*, folder: Path | None, as_json: bool, **asked: Any) -> None:
     """Run a whole federation on this machine and watch it.
 
     A coordinator, edges and devices as separate processes find each other by zeroconf
@@ -83,16 +73,7 @@ def demo(
     extras.need("rich", "coordinator")
     # A signal has its clean end and its result from here on.
     with remembered() as caught:
-        made = prepare(
-            agents=agents,
-            edges=edges,
-            rounds=rounds,
-            policy=policy,
-            seed=seed,
-            recipe=recipe,
-            folder=folder,
-            web=web,
-        )
+        made = prepare(folder=folder, **asked)
         finish = run_demo(made, caught=caught, as_json=as_json)
         code = conclude(made, finish, as_json=as_json)
         if folder is None:

@@ -52,13 +52,7 @@ Chart = dict[str, object]
     help="Folder for the report, made if it is not there.",
 )
 @options.as_json
-def report(
-    *,
-    data_dir: Path | None,
-    run: str | None,
-    out: Path | None,
-    as_json: bool,
-) -> None:
+def report(*, data_dir: Path | None, run: str | None, out: Path | None, as_json: bool) -> None:
     """Write a run as report.html (one file, no outside requests) and report.json.
 
     It may be read while the coordinator runs.
