@@ -33,7 +33,7 @@ from fedagent_node.effects import (
 from fedagent_node.site.credentials import members_of
 from fedagent_protocol.errors import DigestError, FedagentError, ProtocolError
 from fedagent_protocol.failpoints import Checkpoint, hit
-from fedagent_protocol.messages import AnyMessage, Chunk, EdgeHello
+from fedagent_protocol.messages import AnyMessage, Chunk, EdgeHello, TrainOrder
 from fedagent_protocol.signed import WorkClaim, is_claim
 from fedagent_protocol.tensors import (
     Buffer,
@@ -211,9 +211,13 @@ class EdgeStore:
         self._journal.close()
 
     def complete(self, message: AnyMessage) -> AnyMessage:
-        """Return a chunk of a model with its data."""
+        """Return a chunk of a model with its data, or an order with all of its model."""
+        if isinstance(message, TrainOrder):
+            return replace(message, first=self._piece(message.model, 0))
         assert isinstance(message, Chunk)
-        digest, index = message.digest, message.index
+        return replace(message, data=self._piece(message.digest, message.index))
+
+    def _piece(self, digest: str, index: int) -> bytes:
         try:
             layout = Layout(self._models.size(digest), self._chunk_bytes)
             start, stop = layout.span(index)
@@ -222,7 +226,7 @@ class EdgeStore:
             raise self._lost(digest, str(error)) from error
         if len(data) != stop - start:
             raise self._lost(digest, "its file was cut off")
-        return replace(message, data=data)
+        return data
 
     def _lost(self, digest: str, detail: str) -> ContentLostError:
         """Remove what is left of a model, so that it is fetched again."""

@@ -41,6 +41,19 @@ def test_a_calm_run_and_its_sums(world: Make, kind: str) -> None:
         assert len({(row.round, row.agent) for row in rows}) == len(rows) == 4 * ROUNDS
 
 
+def test_a_small_model_comes_with_the_order_and_is_fetched_where_that_is_lost(world: Make) -> None:
+    played = world(chunk_bytes=4096).run()
+    said = [one.message for one in played.wire.sent]
+    orders = [one for one in said if isinstance(one, m.TrainOrder)]
+    assert orders
+    assert all(len(one.first) == one.size for one in orders)
+    assert not any(isinstance(one, m.Chunk) and one.digest == orders[-1].model for one in said)
+    rough = world(chunk_bytes=4096).messages(lost=0.3).run()
+    again = [one.message for one in rough.wire.sent if isinstance(one.message, m.TrainOrder)]
+    assert 0 < sum(bool(one.first) for one in again) < len(again)
+    assert rough.ending.rounds_done == ROUNDS
+
+
 @pytest.mark.parametrize("kind", SETS)
 def test_a_seed_is_a_run_in_every_message(world: Make, kind: str) -> None:
     runs, placed = [], kind == "placed"

@@ -36,6 +36,7 @@ class Download:
     counters: Counter[str]
     once: bool = False
     answers: bool = False  # the edge waits to hear that its order is here
+    first: bytes = b""  # all of it, where it came with the order
     whole_at: float | None = None
     moved_at: float = -1e9  # when something of it came last
     problem: str = ""
@@ -49,8 +50,10 @@ class Download:
     @classmethod
     def of(cls, key: Key, wanted: TrainOrder | OpinionCall, counters: Counter[str]) -> "Download":
         """Return that of the model of an order, or of a call."""
-        answers = isinstance(wanted, TrainOrder)
-        return cls(key, wanted.model, wanted.size, wanted.chunk_bytes, counters, answers=answers)
+        one = cls(key, wanted.model, wanted.size, wanted.chunk_bytes, counters)
+        if isinstance(wanted, TrainOrder):
+            one.answers, one.first = True, wanted.first
+        return one
 
     def begin(self) -> list[Effect]:
         """Look for what of it is on disk already."""
@@ -66,6 +69,10 @@ class Download:
         self._receiver = Receiver(layout, window=WINDOW, have=set(event.have))
         if self._receiver.complete:
             return [FinishModel(self.digest)]
+        first, self.first = self.first, b""
+        if len(first) == self.size <= self.chunk_bytes:
+            self._receiver.accept(0, self.size, now)
+            return [WriteModel(self.digest, 0, first), FinishModel(self.digest)]
         return [SubscribeModel(self.key.edge, self.digest)]
 
     def subscribed(self, event: Subscribed, now: float) -> list[Effect]:

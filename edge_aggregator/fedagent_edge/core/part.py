@@ -64,6 +64,7 @@ class Part:
     answered: bool = False  # it showed that it has this order, which is repeated otherwise
     order_again_at: float = 0.0
     order_wait_s: float = 3.0
+    ordered: bool = False
     credit_bytes: int = 0  # what the order gave in advance
     booked_bytes: int = 0  # all that it has of the pool
     offer: UpdateOffer | None = None

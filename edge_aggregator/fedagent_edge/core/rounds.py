@@ -40,6 +40,8 @@ from .weighing import Usual, weighing_of
 
 HEADER_ROOM = 8192
 """By how much an update may be larger than the model's tensors for advance credit."""
+ORDER_MODEL_BYTES = 64 * 1024
+"""A model up to this size comes with the order: less than what asking for it would cost."""
 OUTCOMES_WITH_CHUNK = 1000
 """More outcomes leave no room in the report for a chunk of the model."""
 
@@ -160,7 +162,11 @@ class Rounds:
         part.order_again_at = now + part.order_wait_s
         first = min(rnd.layout.chunk_bytes, rnd.layout.size + HEADER_ROOM)
         credit = self.updates.first_credit(part, first)
-        return [Send(part.agent, rnd.order_for(part, credit, now))]
+        # Once: who is asked again may have it, and fetches it otherwise.
+        most = min(ORDER_MODEL_BYTES, rnd.layout.chunk_bytes)
+        whole = not part.ordered and rnd.layout.size <= most
+        part.ordered = True
+        return [Send(part.agent, rnd.order_for(part, credit, now), stored=whole)]
 
     def drop(self, now: float) -> list[Effect]:
         """End a round that is not wanted any more, and forget the order that waits."""

@@ -19,7 +19,7 @@ class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
 
     Orders rank by (run of the edge, round). `credit` chunks of the update may be sent unasked. The
     work that the agent began in the round `made_in`, from the model `made_from`, is an answer too;
-    an agent that has no such work trains anew.
+    an agent that has no such work trains anew. A small model comes with the order, as `first`.
     """
 
     task: Digest
@@ -38,6 +38,7 @@ class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
     releases: Count = 0
     """Updates that this run has had of the agent, where they cost privacy: one that was restored
     from a backup may have given more than it counts itself."""
+    first: Data = b""
     assigned: MaybeSignature = b""  # of the coordinator of a site: `fedagent_protocol.signed`
 
 
