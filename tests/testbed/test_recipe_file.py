@@ -53,7 +53,6 @@ COCS, EXCHANGE = "cocs-decisions", "rbcs-f-numeric"
         (COCS, "deadline_s=3", "deadline_s", "did you mean rounds.deadline_s?"),
         (COCS, "world.training.modle=svm", "world.training.modle", "world.training.model?"),
         (COCS, "world.clients=0", "world.clients", SEE),
-        (COCS, "rounds.deadline_s=inf", "rounds.deadline_s", "finite"),
         (COCS, "world.work.price=[2, 1]", "world.work.price", "low <= high"),
         (COCS, "world.visible=4", "world.visible", "`edges`"),
         (COCS, "world.training.dataset=digits", "world.training.epochs", "one of the two"),
@@ -79,7 +78,6 @@ def test_an_error_names_the_key_and_the_hint(
         (EXCHANGE, "rounds.deadline_s=3", "radio and traces and chances and recorded and open"),
         (EXCHANGE, "world.change.after=0.1", "radio"),
         ("middling", "world.radio.noise_dbm_hz=-160", "radio"),
-        (COCS, "world.streaming.budget=3", "bas"),
     ],
 )
 def test_a_key_that_the_world_does_not_use_is_refused(

@@ -25,20 +25,7 @@ STOP_S = 60.0
 
 
 class EventTimeoutError(Exception):
-    """Raised when a process did not emit what was waited for."""
-
-    def __init__(self, name: str, wanted: str, log: Path, returncode: int | None) -> None:
-        super().__init__(name, wanted, log, returncode)
-        self.name = name
-        self.wanted = wanted
-        self.log = log
-        self.returncode = returncode
-        # Read now: the directory of a test or a bench may be gone when this is printed.
-        self.tail = "\n".join(log.read_text(errors="replace").splitlines()[-12:])
-
-    def __str__(self) -> str:
-        state = "still runs" if self.returncode is None else f"ended with {self.returncode}"
-        return f"{self.name} {state} and never emitted {self.wanted!r}; its log ends:\n{self.tail}"
+    """Raised when a process did not emit what was waited for; it says how its log ends."""
 
 
 class RoleProcess:
@@ -103,18 +90,24 @@ class RoleProcess:
                 if self.popen.poll() is not None:
                     deadline = min(deadline, time.monotonic() + 0.5)
                 if left <= 0:
-                    raise EventTimeoutError(
-                        self.name, f"{kind} {where}", self.log, self.popen.poll()
-                    )
+                    raise self._missed(f"{kind} {where}")
                 self._arrival.wait(min(left, 0.5))
         return event
+
+    def _missed(self, wanted: str) -> EventTimeoutError:
+        code = self.popen.poll()
+        state = "still runs" if code is None else f"ended with {code}"
+        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
+        return EventTimeoutError(
+            f"{self.name} {state} and never emitted {wanted!r}; its log ends:\n{tail}"
+        )
 
     def wait_exit(self, *, timeout_s: float = PATIENCE_S) -> int:
         """Wait until the process ends and all its events are read; return its code."""
         try:
             code = self.popen.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise EventTimeoutError(self.name, "exit", self.log, None) from None
+            raise self._missed("exit") from None
         self._reader.join(STOP_S)
         return code
 

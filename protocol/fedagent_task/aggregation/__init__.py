@@ -19,7 +19,7 @@ from .base import (
     Sums,
     Weighed,
 )
-from .sums import ALL_TRAIN, Arrays, Rules, RunningMean, edge_weight
+from .sums import ALL_TRAIN, Arrays, Rules, RunningMean
 
 registry: Registry[Strategy] = Registry(
     kind="aggregation strategy",
@@ -79,7 +79,6 @@ __all__ = [
     "Sums",
     "Weighed",
     "create",
-    "edge_weight",
     "names",
     "parameters",
     "registry",

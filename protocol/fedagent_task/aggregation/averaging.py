@@ -16,7 +16,6 @@ from .base import (
     Sums,
     Tensors,
     Weighed,
-    combined_by_weight,
 )
 from .sums import Arrays
 
@@ -45,8 +44,16 @@ class FedAvg:
         return float(max_samples)
 
     def combine(self, edges: Sequence[EdgeShare]) -> Combination:
-        """Return each edge's weight."""
-        return combined_by_weight(edges)
+        """Return the weight of the updates in each edge's model since the last merge.
+
+        If updates count alike, so do all edges that hold a model of the run, also those that
+        learnt nothing (ALGORITHMS section 1).
+        """
+        return Combination(
+            tuple(
+                float(one.holds or one.weight > 0) if one.uniform else one.weight for one in edges
+            )
+        )
 
     def server(
         self,

@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .sums import ALL_TRAIN, Arrays, Rules, edge_weight
+from .sums import ALL_TRAIN, Arrays, Rules
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
@@ -157,13 +157,6 @@ class Strategy(Protocol):
 
         `base` is the last global model, `mean` that of the edge models; `state` is empty at first.
         """
-
-
-def combined_by_weight(edges: Sequence[EdgeShare]) -> Combination:
-    """Return FedAvg's: by the recipe's weighting (ALGORITHMS section 1)."""
-    return Combination(
-        tuple(edge_weight(one.weight, uniform=one.uniform, holds=one.holds) for one in edges)
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,9 +101,9 @@ class MultiKrum(Selected):
 
     def combination(self, gram: Floats) -> Floats:
         """Return the mean of the n - f best."""
-        n = len(gram)
+        n, own = len(gram), np.diag(gram)
         out = min(int(np.ceil(self.share * n)), n - 1)
-        square = squared_distances(gram)
+        square = np.maximum(own[:, None] + own[None, :] - 2.0 * gram, 0.0)
         np.fill_diagonal(square, np.inf)
         near = np.sort(square, axis=1)[:, : max(1, n - out - 2)]
         kept = np.argsort(near.sum(axis=1) if n > 1 else np.zeros(1), kind="stable")[: n - out]
@@ -155,12 +155,6 @@ class CenteredClipping(Selected):
             shorter = np.minimum(1.0, limit / np.maximum(far, max(limit, 1e-300)))
             factors = factors * (1.0 - shorter.mean()) + shorter / n
         return factors
-
-
-def squared_distances(gram: Floats) -> Floats:
-    """Return the squared distances between updates, float64[n, n]."""
-    own = np.diag(gram)
-    return np.maximum(own[:, None] + own[None, :] - 2.0 * gram, 0.0)
 
 
 def distances_to(gram: Floats, factors: Floats) -> Floats:

@@ -37,17 +37,6 @@ class Rules:
 ALL_TRAIN = Rules()
 
 
-def edge_weight(learnt: float, *, uniform: bool, holds: bool = True) -> float:
-    """Return how much an edge's model counts where edge models are merged.
-
-    `learnt` is the weight of the updates in it since the last merge. If `uniform`, all edges that
-    hold a model of the run count alike, also those that learnt nothing (ALGORITHMS section 1).
-    """
-    if uniform:
-        return 1.0 if holds or learnt > 0 else 0.0
-    return learnt
-
-
 @dataclass(slots=True)
 class RunningMean:
     """Sum of coefficient·delta over updates, tensor by tensor, over the sum of their weights.

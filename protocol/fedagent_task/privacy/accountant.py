@@ -22,14 +22,9 @@ class OpenDpMissingError(TaskError):
     hint: str
 
 
-def is_installed() -> bool:
-    """Return whether there is an accountant."""
-    return find_spec("opendp") is not None
-
-
 def opendp() -> Any:
     """Return the library, which takes half a second; or raise `OpenDpMissingError`."""
-    if not is_installed():
+    if find_spec("opendp") is None:
         raise OpenDpMissingError(how_to_add("privacy"))
     import opendp.prelude as dp  # noqa: PLC0415 - half a second, only where noise is wanted
 

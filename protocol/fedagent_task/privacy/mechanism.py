@@ -45,11 +45,6 @@ def gaussian(stream: KeyStream, count: int) -> npt.NDArray[np.float64]:
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
 
 
-def clip_factor(norm: float, clip: float) -> float:
-    """Return what an update of this norm is multiplied by."""
-    return 1.0 if norm <= clip else clip / norm
-
-
 def clipped(
     update: Mapping[str, npt.NDArray[D]], clip: float, *, dropped: Collection[str] = ()
 ) -> dict[str, npt.NDArray[D]]:
@@ -58,9 +53,9 @@ def clipped(
     What is in `dropped` (counters, which no clip bounds) does not change.
     """
     kept = [array.astype(np.float64) for name, array in update.items() if name not in dropped]
-    factor = clip_factor(math.sqrt(sum(float(np.vdot(one, one)) for one in kept)), clip)
+    norm = math.sqrt(sum(float(np.vdot(one, one)) for one in kept))
     # Rounding to float32 must not make it longer again.
-    factor *= 1.0 - 2.0**-20 if factor < 1.0 else 1.0
+    factor = 1.0 if norm <= clip else clip / norm * (1.0 - 2.0**-20)
     return {
         name: np.zeros_like(array)
         if name in dropped

@@ -2,7 +2,7 @@
 
 import math
 import operator as python
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -42,7 +42,7 @@ def function_of(name: str) -> Function:
     found = operators()[name].torch
     if found is None:
         base, _, what = name.partition(".")
-        return _get if base == "list" else _bounded(_NUMBERS[what])
+        return python.getitem if base == "list" else _bounded(_NUMBERS[what])
     try:
         function: Function = getattr(getattr(torch.ops.aten, found[0]), found[1])
     except AttributeError as error:
@@ -72,10 +72,6 @@ def _bounded(function: Function) -> Function:
     return call
 
 
-def _get(items: Sequence[Value], index: int) -> Value:
-    return items[index]
-
-
 def _guarded(function: Function, check: Callable[..., None]) -> Function:
     def call(*args: Value, **named: Value) -> Value:
         check(*args, **named)
@@ -87,18 +83,6 @@ def _guarded(function: Function, check: Callable[..., None]) -> Function:
 def _few(count: int, most: int = MAX_LIST) -> None:
     if count > most:
         raise OverflowError(f"makes {count} parts, the limit is {most}")
-
-
-def _unbind(x: "torch.Tensor", dim: int = 0) -> None:
-    _few(x.shape[dim])
-
-
-def _split(x: "torch.Tensor", size: int, dim: int = 0) -> None:
-    _few(-(-x.shape[dim] // size))
-
-
-def _chunk(_x: "torch.Tensor", chunks: int, *_rest: int) -> None:
-    _few(chunks)
 
 
 def _divided(
@@ -122,10 +106,10 @@ def _recurrent(x: "torch.Tensor", *rest: Value) -> None:
 
 
 _BEFORE: dict[str, Callable[..., None]] = {
-    "unbind.int": _unbind,
-    "split.Tensor": _split,
-    "chunk": _chunk,
-    "tensor_split.sections": _chunk,
+    "unbind.int": lambda x, dim=0: _few(x.shape[dim]),
+    "split.Tensor": lambda x, size, dim=0: _few(-(-x.shape[dim] // size)),
+    "chunk": lambda _x, chunks, *_rest: _few(chunks),
+    "tensor_split.sections": lambda _x, chunks, *_rest: _few(chunks),
     "div.Tensor_mode": _divided,
     "lstm.input": _recurrent,
     "gru.input": _recurrent,

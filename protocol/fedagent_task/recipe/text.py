@@ -99,7 +99,9 @@ def recipe_from_table(table: Mapping[str, object]) -> Recipe:
         given, made = table.get(section), plain.get(section)
         if isinstance(given, Mapping) and isinstance(made, dict) and leaf in given:
             made[leaf] = _micro(f"{section}.{leaf}", given[leaf])
-    _fill_in(plain)
+    rounds = plain.get("rounds")
+    if isinstance(rounds, dict) and isinstance(rounds.get("deadline_s"), int | float):
+        rounds.setdefault("max_wait_s", min(2 * rounds["deadline_s"], MAX_SECONDS))
     try:
         recipe = msgspec.convert(plain, Recipe)
     except msgspec.ValidationError as error:
@@ -234,12 +236,6 @@ def _micro(key: str, value: object) -> int:
     if micro is None or micro.denominator != 1:
         raise RecipeError(key, f"has more than 6 decimals (got {show(value)})", hint_of(key))
     return micro.numerator
-
-
-def _fill_in(plain: Table) -> None:
-    rounds = plain.get("rounds")
-    if isinstance(rounds, dict) and isinstance(rounds.get("deadline_s"), int | float):
-        rounds.setdefault("max_wait_s", min(2 * rounds["deadline_s"], MAX_SECONDS))
 
 
 def _check_size(recipe: Recipe) -> None:

@@ -201,7 +201,11 @@ class Member:
             raise MaskingError("out_of_order", "survivors that are not of the cohort")
         needed = survivors_needed(self.spec, len(self._roster), len(self._cohort))
         self._check_size(len(survivors), needed)
-        self._check_agreed(message)
+        for agent in message.survivors:
+            if agent != self.agent:
+                signature = message.agreed.get(agent, b"")
+                identity = self._roster[agent].identity
+                check_agreed(agent, identity, signature, self._here, self._cohort)
         held = {**self._held, self.agent: self._mine}
         shares = {
             agent: of_seed if agent in survivors else of_key
@@ -210,14 +214,6 @@ class Member:
         answer = MaskOpening(run=self.place.run, round=self.place.round, shares=shares)
         self._opened = survivors, answer
         return answer
-
-    def _check_agreed(self, message: MaskAsk) -> None:
-        """Raise `MaskingError` unless all survivors wear the masks of the cohort known here."""
-        for agent in message.survivors:
-            if agent != self.agent:
-                signature = message.agreed.get(agent, b"")
-                identity = self._roster[agent].identity
-                check_agreed(agent, identity, signature, self._here, self._cohort)
 
 
 def sign_of(agent: str, other: str) -> int:

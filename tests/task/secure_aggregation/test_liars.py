@@ -80,7 +80,7 @@ def forged(member: Member, key: Ed25519PrivateKey, **fields: bytes) -> MaskKeys:
 
 @pytest.mark.parametrize("reason", ["weak_key", "same_key", "stranger", "barred"])
 def test_who_may_not_be_on_the_roster_is_not_and_the_others_go_on(reason: str) -> None:
-    here, (bad, key) = Round(), device()
+    here, (bad, key) = Round(6), device()
     victim = here.members[here.others[0]]
     here.cohort.keys(victim.agent, victim.keys())
     here.cohort.trusted = lambda agent, _keys: reason != "stranger" or agent != bad.agent
@@ -97,7 +97,7 @@ def test_who_may_not_be_on_the_roster_is_not_and_the_others_go_on(reason: str) -
 # --------------------------------------------------------------------- answers
 
 
-@pytest.mark.parametrize(("missing", "false"), [(0, 20), (5, 20), (0, 1)])
+@pytest.mark.parametrize(("missing", "false"), [(5, 20), (0, 1)])
 def test_false_answers_are_named_and_the_others_take_the_masks_off(
     missing: int, false: int
 ) -> None:
@@ -165,14 +165,6 @@ def just_enough_answers(
         here.cohort.opening(agent, replace(said, shares=kept))
 
 
-def test_one_holder_alone_cannot_put_the_blame_on_a_dealer() -> None:
-    here = Round(10)
-    just_enough_answers(here, {here.liar: {here.others[0]}})
-    with pytest.raises(VoidError, match="answers of 5 devices"):
-        here.cohort.unmask()
-    assert here.cohort.liars == {}
-
-
 def test_who_keeps_its_own_share_back_is_named() -> None:
     here = Round(10)
     just_enough_answers(here, {here.liar: {here.liar}})
@@ -197,10 +189,11 @@ def test_where_nobody_is_to_spare_one_false_share_keeps_no_holder_from_taking_pa
     assert here.open()
 
 
-def test_two_holders_cannot_have_all_the_others_barred() -> None:
+@pytest.mark.parametrize(("holders", "answers"), [(1, 5), (2, 4)])
+def test_a_few_holders_cannot_have_the_others_barred(holders: int, answers: int) -> None:
     here = Round(10)
-    honest = set(here.others[1:])
-    just_enough_answers(here, {here.liar: honest, here.others[0]: honest})
-    with pytest.raises(VoidError, match="answers of 4 devices"):
+    honest = set(here.others[1:]) if holders == 2 else {here.others[0]}
+    just_enough_answers(here, dict.fromkeys([*here.members][:holders], honest))
+    with pytest.raises(VoidError, match=f"answers of {answers} devices"):
         here.cohort.unmask()
     assert here.cohort.liars == {}

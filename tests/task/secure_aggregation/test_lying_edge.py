@@ -5,27 +5,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from fedagent_protocol.messages import MaskAsk, MaskDelivery, MaskOpening, MaskRoster, MaskShares
-from fedagent_protocol.signed import identity_of
 from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
-from fedagent_task.secure_aggregation.keys import Place, smallest_sum, survivors_needed
+from fedagent_task.secure_aggregation.keys import smallest_sum, survivors_needed
 from fedagent_task.secure_aggregation.member import Member
 from fedagent_task.secure_aggregation.ring import ring_of
 
+from .test_protocol import device
+
 SPEC = SecureAggregationSpec(minimum_cohort=5)  # with the threshold that recipes have by default
-PLACE = Place("1" * 32, 7, "e" * 32)
 RING = ring_of(SPEC, 1)
 Shown = Mapping[str, Collection[str]]
 """Whom each device is shown."""
-
-
-def device() -> Member:
-    key = Ed25519PrivateKey.generate()
-    public = key.public_key().public_bytes_raw()
-    return Member(identity_of(public), public, key.sign, PLACE, SPEC)
 
 
 @dataclass
@@ -39,7 +31,7 @@ class LyingEdge:
     refusals: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        made = sorted((device() for _ in range(self.count)), key=lambda one: one.agent)
+        made = sorted((device(SPEC) for _ in range(self.count)), key=lambda one: one.agent)
         self.members = {one.agent: one for one in made}
 
     @property

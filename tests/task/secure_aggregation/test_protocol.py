@@ -22,7 +22,6 @@ from fedagent_task.secure_aggregation.ring import Ring, add_masks, ring_of, vect
 PLACE = Place("1" * 32, 7, "e" * 32)
 SPEC = SecureAggregationSpec(minimum_cohort=3)
 SIZE = 40
-STAGES = ("keys", "shares", "updates", "answers")
 
 
 def device(spec: SecureAggregationSpec = SPEC, place: Place = PLACE) -> Member:
@@ -119,21 +118,6 @@ def test_whoever_drops_out_and_when_the_sum_is_exact_or_there_is_none(
         return
     assert len(survivors) >= 3
     assert total == here.expected(survivors)
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_cohort_that_shrinks_below_the_least_is_void(stage: str) -> None:
-    """G3."""
-    here = Round(6, SecureAggregationSpec(minimum_cohort=5))
-    lost = set(here.agents[: 3 if stage == "answers" else 2])
-    gone = {one: lost if one == stage else set() for one in STAGES}
-
-    def play() -> None:
-        here.share(keys=gone["keys"], shares=gone["shares"])
-        here.finish(updates=gone["updates"], answers=gone["answers"])
-
-    with pytest.raises(VoidError, match="are needed"):
-        play()
 
 
 def test_what_the_edge_has_of_one_update_looks_like_chance() -> None:

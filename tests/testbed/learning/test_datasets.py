@@ -30,17 +30,14 @@ def test_digits_are_bundled_scaled_and_split() -> None:
     assert set(np.unique(data.test_y)) == set(range(10))
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
-def test_absent_files_say_what_to_set(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_absent_files_say_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FEDAGENT_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DatasetError) as caught:
-        load_classes(name)
-    assert caught.value.path == name
+        load_classes("mnist")
+    assert caught.value.path == "mnist"
     assert "FEDAGENT_DATA" in caught.value.hint
-    assert f"{name}/train-images-idx3-ubyte.gz" in caught.value.hint
+    assert "mnist/train-images-idx3-ubyte.gz" in caught.value.hint
 
 
 def stations(values: npt.NDArray[np.float64]) -> tuple[StudyData, npt.NDArray[np.int64]]:

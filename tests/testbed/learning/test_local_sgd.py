@@ -84,14 +84,3 @@ def test_the_gradient_of_an_svm_is_the_finite_difference_of_the_largest_violatio
     found = gradient(model, theta, x, y, weight)
     assert np.abs(found).max() > 0.1
     np.testing.assert_allclose(found, numeric / (2 * STEP), atol=1e-6)
-
-
-@pytest.mark.parametrize("name", list(MODELS))
-def test_padding_counts_nothing_and_clients_do_not_mix(name: str) -> None:
-    model = MODELS[name]
-    theta, x, y, weight = batch(model)
-    together = gradient(model, theta, x, y, weight)
-    cut = gradient(model, theta, x[:, :-2], y[:, :-2], weight[:, :-2])
-    np.testing.assert_allclose(together, cut, atol=1e-12)
-    alone = gradient(model, theta[1:2], x[1:2], y[1:2], weight[1:2])
-    assert np.array_equal(alone[0], together[1])

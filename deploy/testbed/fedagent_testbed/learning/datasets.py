@@ -121,16 +121,6 @@ def _idx(folder: str) -> StudyData:
     return _files(folder, f"{folder}/train-{file}", f"{folder}/t10k-{file}", model, largest=255.0)
 
 
-def _digits() -> StudyData:
-    model: dict[str, object] = {"kind": "softmax", "features": 64, "classes": 10}
-    return _files("digits", "digits-train", "digits-test", model, largest=16.0)
-
-
-def _a9a() -> StudyData:
-    model: dict[str, object] = {"kind": "logistic", "features": 123}
-    return _files("a9a", "libsvm/a9a.gz", "libsvm/a9a.t.gz", model)
-
-
 def _movielens() -> StudyData:
     ratings = _part("ml-100k", "movielens-100k/u.data.gz")
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(ratings))
@@ -253,11 +243,13 @@ def _part(name: str, file: str, features: int | None = None) -> Dataset:
         raise DatasetError(name, f"{file} is not here", hint) from error
 
 
+_DIGITS: dict[str, object] = {"kind": "softmax", "features": 64, "classes": 10}
+_A9A: dict[str, object] = {"kind": "logistic", "features": 123}
 _LOADERS: dict[str, Callable[[], StudyData]] = {
-    "digits": _digits,
+    "digits": lambda: _files("digits", "digits-train", "digits-test", _DIGITS, largest=16.0),
     "mnist": lambda: _idx("mnist"),
     "fashion-mnist": lambda: _idx("fashion-mnist"),
-    "a9a": _a9a,
+    "a9a": lambda: _files("a9a", "libsvm/a9a.gz", "libsvm/a9a.t.gz", _A9A),
     "ml-100k": _movielens,
     "sparse": _sparse,
     "weather": _weather,

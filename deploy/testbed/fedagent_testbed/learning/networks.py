@@ -70,14 +70,12 @@ class Network:
     def trained(self, theta: Floats, x: Floats, y: Indices, rng: np.random.Generator) -> Floats:
         """Return what a client makes of parameters float32[size]; without samples the same."""
         # A client's memory is its samples: the ring is as large as they are.
-        learner = create(self._model, self._sized(len(y)), rng)
+        sized = structs.replace(self._learner, buffer=max(1, len(y)))
+        learner = create(self._model, sized, rng)
         learner.begin(self._tensors(theta))
         learner.absorb(x, y)
         learner.step(self._epochs)
         return theta + self._flat(learner.update())
-
-    def _sized(self, samples: int) -> LearnerSpec:
-        return structs.replace(self._learner, buffer=max(1, samples))
 
     def _tensors(self, theta: Floats) -> dict[str, Floats]:
         ends = np.cumsum([math.prod(shape) for shape in self._shapes.values()])
