@@ -114,21 +114,6 @@ def test_restored_in_any_round_it_continues_bit_equal(name: str, params: dict[st
 
 
 @every_policy
-def test_a_snapshot_and_the_feedbacks_since_give_the_same_state(name: str) -> None:
-    original, restored = policies.create(name), policies.create(name)
-    for t in range(1, 21):
-        rng = np.random.default_rng((SEED, t))
-        view = random_view(rng, t, clients=12 + t // 5)
-        feedback = random_feedback(rng, view, original.select(view, round_rng(SEED, t, 0)))
-        original.learn(feedback)
-        if t == 7:
-            restored.restore(original.state())
-        if t > 7:
-            restored.learn(feedback)
-    assert same(original.state(), restored.state())
-
-
-@every_policy
 def test_one_client_that_fits_is_chosen_sooner_or_later(name: str) -> None:
     world = {"clients": 1, "edges": 1, "seen": 1.0, "available": 1.0}
     assert [0] in list(play(policies.create(name), range(1, 10), **world))

@@ -22,7 +22,6 @@ TRAINED = {"train_error": 0.5, "train_loss": 0.125}
 @pytest.mark.parametrize(
     ("measures", "metrics", "line"),
     [
-        (CLASSES, {}, "accuracy: not measured yet"),
         (CLASSES, TRAINED, "accuracy: not measured yet"),
         (CLASSES, {"accuracy": 0.9, "loss": 0.25, **TRAINED}, "accuracy: 0.900, loss 0.250"),
         (
@@ -34,11 +33,6 @@ TRAINED = {"train_error": 0.5, "train_loss": 0.125}
             NUMBERS[3:],
             TRAINED,
             f"error: 0.500 in training, loss 0.125; {NOT_HELD_OUT}",
-        ),
-        (
-            (TRAIN_LOSS,),
-            TRAINED,
-            f"loss: 0.125 in training; {NOT_HELD_OUT}",
         ),
         (
             (DEVICE_SCORE, TRAIN_LOSS),
