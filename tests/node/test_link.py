@@ -67,8 +67,8 @@ async def test_subscriptions_come_back_after_the_broker_was_killed(
         assert b.counters["restarts"] == 1
 
 
-async def test_nothing_stale_is_sent_after_a_reconnect(kind: str, tmp_path: Path) -> None:
-    async with pair(kind, tmp_path) as (b, one, two):
+async def test_nothing_stale_is_sent_after_a_reconnect(tmp_path: Path) -> None:
+    async with pair("embedded", tmp_path) as (b, one, two):
         await two.link.subscribe("t")
         os.kill(b.pids[-1], signal.SIGKILL)
         # Accepted until the loss is noticed, refused and counted from then on.
@@ -88,14 +88,14 @@ async def test_nothing_stale_is_sent_after_a_reconnect(kind: str, tmp_path: Path
 
 
 async def test_a_raising_callback_is_counted_and_the_link_goes_on(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def heard(self: Peer, batch: list[Packet], _at: float) -> None:
         self.heard += batch
         raise ValueError("a defect in the application")
 
     monkeypatch.setattr(Peer, "_arrived", heard)
-    async with pair(kind, tmp_path) as (_, one, two):
+    async with pair("embedded", tmp_path) as (_, one, two):
         await two.link.subscribe("t")
         for number, payload in enumerate((b"first", b"second", b"last"), 1):
             assert one.link.publish("t", payload)
@@ -157,12 +157,10 @@ async def test_what_came_before_a_connection_broke_is_heard_before_its_end() -> 
     assert seen[:3] == [True, b"x", False]
 
 
-async def test_outbox_is_bounded_in_bytes(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_outbox_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "OUTBOX_BYTES", 1_000_000)
     async with (
-        broker(kind, tmp_path) as b,
+        broker("embedded", tmp_path) as b,
         peer(b.address, "one") as one,
     ):
         sent = [one.link.publish("t", bytes(400_000)) for _ in range(3)]
@@ -174,9 +172,9 @@ async def test_outbox_is_bounded_in_bytes(
         assert one.link.publish("t", bytes(400_000))
 
 
-async def test_stop_flushes_what_was_published(kind: str, tmp_path: Path) -> None:
+async def test_stop_flushes_what_was_published(tmp_path: Path) -> None:
     chunk = os.urandom(256 * 1024)
-    async with broker(kind, tmp_path) as b, peer(b.address, "two", "t") as two:
+    async with broker("embedded", tmp_path) as b, peer(b.address, "two", "t") as two:
         async with peer(b.address, "one") as one:
             for _ in range(20):
                 assert one.link.publish("t", chunk)

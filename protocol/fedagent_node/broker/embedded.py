@@ -6,6 +6,7 @@ cut off.
 """
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -30,9 +31,10 @@ from .wrapper import Teller, announce, when_parent_goes
 MAX_CONNECTIONS = 1200
 OTHER_DESCRIPTORS = 64
 """What the broker's process has open beside its connections, with room to spare."""
-MAX_ENTERING = 512
-MAX_ENTERING_OF_ONE = 384
-"""Connections of one address that are no session yet: behind a router may be a whole field."""
+MAX_ENTERING = 384
+MAX_ENTERING_OF_ONE = 256
+"""Connections of one address that are no session yet: behind a router may be a whole field. In TLS
+each has buffers of 256 KB."""
 PATIENCE_S = 10.0
 """A connection that is not a session by then is closed."""
 BYTES_PER_S = 32 << 20
@@ -108,6 +110,8 @@ class Hall:
             await asyncio.sleep(LOOK_S)
             for session in tuple(self.here):
                 session.check(now())
+            if gc.get_count()[1] > 0:
+                gc.collect()  # an ended TLS connection is a ring, and holds its buffers
             if self.counters and self.tell(counts=dict(self.counters)):
                 self.counters.clear()
 
