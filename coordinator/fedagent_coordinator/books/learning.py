@@ -177,7 +177,8 @@ def _feedback(
     orders = sql.execute(
         f"SELECT {', '.join(_READ)} FROM orders WHERE run_id = ? AND round = ? ORDER BY place", key
     ).fetchall()
-    columns: dict[str, list[Any]] = {name: [order[name] for order in orders] for name in _READ}
+    by_name = zip(*orders, strict=True) if orders else ((),) * len(_READ)
+    columns: dict[str, list[Any]] = dict(zip(_READ, map(list, by_name), strict=True))
     if columns["client"] != view.pair_client[pairs].tolist():
         problem = f"of round {row['round']} are not those of its plan"
         raise StoreDamagedError("stored outcomes", problem)

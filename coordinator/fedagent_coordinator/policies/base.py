@@ -212,6 +212,8 @@ class RoundView:
         for name in wanted:
             if name not in self.feature_names:
                 raise MissingFeatureError(name, self.feature_names)
+        if not wanted:
+            return np.ones(len(self.pair_client), dtype=np.bool_)
         index = [self.feature_names.index(name) for name in wanted]
         return np.asarray(np.isfinite(self.pair_features[:, index]).all(axis=1), dtype=np.bool_)
 

@@ -74,11 +74,7 @@ class BinnedContext(ArrayState):
             edges = self._quantiles()
             self._edges = edges, _as_singles(edges)
         edges, singles = self._edges
-        codes, names = self.features.tolist()[1:], _codes(view.feature_names)
-        values = np.full((len(codes), len(demand)), np.nan, dtype=np.float32)
-        for f, code in enumerate(codes):
-            if code in names:
-                values[f] = view.pair_features[rows, names[code]]
+        values = self._reported(view, rows, len(demand))
         bins = np.empty((len(self.features), len(demand)), dtype=np.uint8)
         if len(bins):
             bins[0] = _passed(demand[None], edges[:1])
@@ -116,18 +112,28 @@ class BinnedContext(ArrayState):
         begun = bool(np.isfinite(self.sample[0]).all()) if len(self.sample) else False
         count = _PER_ROUND // 4 if begun else _PER_ROUND
         at = (int(self.next_row[0]) + np.arange(count)) % _SAMPLE
-        for f, code in enumerate(self.features.tolist()):
-            column = demand if f == 0 else None
-            if f and code in names:
-                column = view.pair_features[some, names[code]].astype(np.float64)
-            if column is None:
-                continue
-            column = np.sort(column[np.isfinite(column)])
-            if len(column):
-                take = ((np.arange(count) + 0.5) / count * len(column)).astype(np.int64)
-                self.sample[f, at] = column[take]
+        columns = np.empty((len(self.features), len(demand)))
+        columns[:1], columns[1:] = demand, self._reported(view, some, len(demand))
+        finite = np.isfinite(columns)
+        columns[~finite] = np.nan  # which sorts last
+        columns.sort(axis=1)
+        sizes = finite.sum(axis=1)
+        known = sizes.nonzero()[0]
+        take = ((np.arange(count) + 0.5) / count * sizes[known, None]).astype(np.int64)
+        self.sample[known[:, None], at] = columns[known[:, None], take]
         self.next_row = np.array([(at[-1] + 1) % _SAMPLE], dtype=np.int64)
         self._edges = None
+
+    def _reported(
+        self, view: RoundView, rows: IntArray | slice, size: int
+    ) -> npt.NDArray[np.float32]:
+        """Return float32[columns - 1, R], all but the demand; NaN where nothing is reported."""
+        codes, names = self.features.tolist()[1:], _codes(view.feature_names)
+        values = np.full((len(codes), size), np.nan, dtype=np.float32)
+        for f, code in enumerate(codes):
+            if code in names:
+                values[f] = view.pair_features[rows, names[code]]
+        return values
 
     def restored(self) -> None:
         """Take the bins anew."""

@@ -55,16 +55,16 @@ class Coverage:
         self.rounds += 1
         truth, there = view.known_truth(), view.eligible
         paid = there & (view.pair_price <= view.edge_budget[view.pair_edge])
-        able = _any(view, total, truth.chance > 0)
+        said = there, truth.chance > 0, paid, paid & (truth.chance >= _SURE)
+        present, able, payable, sure = _any(view, total, said)
         taken = np.zeros(total, dtype=np.bool_)
         taken[ordered] = True
-        payable = _any(view, total, paid)
         self.payable |= payable
-        self.always &= _any(view, total, paid & (truth.chance >= _SURE))
+        self.always &= sure
         self.idle = np.where(taken, 0, self.idle + 1)
         self.longest = np.maximum(self.longest, self.idle)
         self._wait(able, payable, taken)
-        self.ill = np.where(able | ~_any(view, total, there), 0, self.ill + 1)
+        self.ill = np.where(able | ~present, 0, self.ill + 1)
         known = self.ill > _SETTLED
         self.known_ill += known
         self.wasted += known & taken
@@ -228,7 +228,10 @@ def jain(rates: FloatArray) -> float:
     return float(rates.sum()) ** 2 / (len(rates) * square) if square else 1.0
 
 
-def _any(view: RoundView, total: int, pairs: BoolArray) -> BoolArray:
-    found = np.zeros(total, dtype=np.bool_)
-    found[view.pair_client[pairs]] = True
-    return found
+def _any(view: RoundView, total: int, said: tuple[BoolArray, ...]) -> list[BoolArray]:
+    """Return bool[N] for each bool[P]: whether it holds for a pair of the client."""
+    bits, found = np.zeros(len(view.pair_client), dtype=np.uint8), np.zeros(total, dtype=np.uint8)
+    for k, pairs in enumerate(said):
+        bits |= pairs.view(np.uint8) << k
+    np.bitwise_or.at(found, view.pair_client, bits)
+    return [(found >> k & 1).view(np.bool_) for k in range(len(said))]

@@ -81,10 +81,11 @@ class RadioWorld(LinkedWorld):
             "compute": compute[people.pair_place],
             "distance_km": distance,
             **self._rates(round_, link, down, up),
-            # The mean over beacons, in whole decibels, as drivers say it.
-            "signal_dbm": np.round(10.0 * np.log10(link.snr * band) + self._noise(round_)),
         }
         shown = _SHOWN[recipe.world.radio.features]
+        if "signal_dbm" in shown:  # the mean over beacons, in whole decibels, as drivers say it
+            decibel = 10.0 * np.log10(link.snr * band) + self._noise(round_)
+            features["signal_dbm"] = np.round(decibel)
         features = {name: values for name, values in features.items() if name in shown}
         chance, usual = self._forecast(link, times)
         arrives = times.tau_s <= recipe.rounds.deadline_s
