@@ -329,11 +329,6 @@ class EvaluationPlan:
         self._volunteers = past.volunteers or frozenset()
         self._trained = set(past.trained if mode is OpinionMode.PEERS else ())
 
-    @property
-    def taught(self) -> bool:
-        """Whether the policy learns from a round after its model was evaluated."""
-        return self._settings.opinions is OpinionMode.REPORT
-
     def is_due(self, *, merges: bool, used: Iterable[str], played: bool, last: bool) -> bool:
         """Count a settled round, and whose updates it used."""
         if self._settings.opinions is OpinionMode.PEERS:

@@ -8,7 +8,13 @@ from functools import partial
 from msgspec import structs
 
 from fedagent_node.effects import Mark
-from fedagent_protocol.messages import Assignment, ReportReceipt, RoundOrder, RoundReport
+from fedagent_protocol.messages import (
+    Assignment,
+    OpinionMode,
+    ReportReceipt,
+    RoundOrder,
+    RoundReport,
+)
 from fedagent_protocol.signed import Assigning
 
 from .answers import by_client
@@ -19,7 +25,7 @@ from .merge import Merging
 from .outcomes import BAD_CLAIM, EdgePart, proved, round_event, settle_round
 from .readiness import DECLINED, longer
 from .run import Phase, Run
-from .settings import learnt_weight, merges, milliseconds
+from .settings import learnt_weight, merges, milliseconds, most_weight
 
 RESEND_FIRST_S = 1.0
 RESEND_LONGEST_S = 8.0
@@ -170,15 +176,15 @@ class Ordered(Phase):
             last=s.over(run.rounds_done),
         )
         learn = Learn(plan.round, feedback, plan.controls)
-        held = learn if evaluates and run.evaluations.taught else None
+        held = learn if evaluates and s.opinions is OpinionMode.REPORT else None
         if held is None:
             run.do(learn)
         self._note_work(settled)
         run.pace(feedback.void, began=self._opened_at, now=now)
-        detail = run.client_backoff.settle(plan, settled, now)
+        run.client_backoff.settle(plan, settled, now)
         if settled.declined and not feedback.used.any():
             # Until a round begins with others.
-            run.show(ShowStatus(waiting=DECLINED, detail=detail))
+            run.show(ShowStatus(waiting=DECLINED, detail=run.client_backoff.reason(now)))
         over = partial(self._over, settled, held, evaluates=evaluates)
         if not self._merges:
             return over(now)
@@ -187,15 +193,15 @@ class Ordered(Phase):
 
     def _note_work(self, settled: Settle) -> None:
         """Note whose signed work each edge has brought, and what its model is now."""
-        run, valid = self.run, ~settled.feedback.void
+        run, s, valid = self.run, self.run.settings, ~settled.feedback.void
         for part, found in zip(self._parts.values(), settled.edges, strict=True):
             if worked := part.of(valid):
                 run.do(NoteWork(part.edge, tuple(worked)))
-            if run.settings.recipe.privacy.wanted:
+            if s.recipe.privacy.wanted:
                 # What was settled, not what a report says: that may name anybody, and repeat.
                 run.paid_work.updates.update(worked)
             if found.model and not found.failed:
-                edge, most = run.edges.by_id[found.edge], run.settings.most_weight
+                edge, most = run.edges.by_id[found.edge], most_weight(s.strategy, s.recipe)
                 edge.model = edge.expected = found.model
                 edge.window_weight += learnt_weight(found.weight, found.ordered, most)
                 edge.window_steps += found.local_steps

@@ -196,22 +196,20 @@ class ClientBackoff:
 
     _by_client: dict[int, _Pause] = field(default_factory=dict)
 
-    def settle(self, plan: Reserve, settled: Settle, now: float) -> str:
-        """Take in how a round ended; return why the one declined that is left out longest."""
+    def settle(self, plan: Reserve, settled: Settle, now: float) -> None:
+        """Take in how a round ended."""
         valid, details = ~settled.feedback.void, settled.details
         if valid.all() and not self._by_client:
-            return ""
-        declined: list[_Pause] = []
+            return
         boots = (plan.context_seq >> STARTS_BITS).tolist()
         for row, (client, boot) in enumerate(zip(plan.clients.tolist(), boots, strict=True)):
             why = details.reason[row]
             if valid[row]:
                 self._by_client.pop(client, None)
             elif details.status[row] == OutcomeStatus.DECLINED:
-                declined.append(self._lengthen(client, boot, why, now, DECLINED_BACKOFF_S))
+                self._lengthen(client, boot, why, now, DECLINED_BACKOFF_S)
             elif why == UNANSWERED:
                 self._lengthen(client, boot, why, now, UNRESPONSIVE_BACKOFF_S)
-        return safe_text(max(declined, key=lambda one: one.seconds).reason) if declined else ""
 
     def away(self, context_seq: npt.NDArray[np.int64], now: float) -> npt.NDArray[np.int64]:
         """Return who is left out now (int64[N]: newest reports); one that restarted is not."""
@@ -226,8 +224,7 @@ class ClientBackoff:
         left = [pause for pause in self._by_client.values() if now < pause.until]
         return safe_text(min(left).reason) if left else ""
 
-    def _lengthen(self, client: int, boot: int, why: str, now: float, first_s: float) -> _Pause:
+    def _lengthen(self, client: int, boot: int, why: str, now: float, first_s: float) -> None:
         former = self._by_client.get(client)
         seconds = longer(0.0 if former is None else former.seconds, first_s, MAX_BACKOFF_S)
-        pause = self._by_client[client] = _Pause(now + seconds, seconds, boot, why)
-        return pause
+        self._by_client[client] = _Pause(now + seconds, seconds, boot, why)

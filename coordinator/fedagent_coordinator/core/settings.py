@@ -55,11 +55,6 @@ class Settings:
         return round(1000 * self.recipe.rounds.max_wait_s)
 
     @property
-    def most_weight(self) -> float:
-        """Largest weight of one update."""
-        return most_weight(self.strategy, self.recipe)
-
-    @property
     def weight_cap(self) -> float:
         """Multiple of the median weight that an update counts as at most, in an edge's claim."""
         # What q-FedAvg weighs by is no claim of samples, and differs by design.
