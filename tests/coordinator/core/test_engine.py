@@ -108,6 +108,15 @@ def test_an_outage_of_the_own_broker_is_not_counted_against_the_edges(whose: str
     assert bool(paid) is (whose == "the coordinator's")
 
 
+def test_an_edge_that_falls_silent_holds_up_one_observation() -> None:
+    field = Field(toy_edges(2), settings(count=100, wait_edges=2, every_s=0.2))
+    field.kernel.after(1.1, lambda: setattr(field.edges[1], "mute", True))
+    field.run(until=12.0)
+    seconds = [float(str(fields["seconds"])) for fields in field.said("round")]
+    assert sum(0.4 < one < 1.0 for one in seconds) == 1
+    assert len(seconds) > 20
+
+
 def test_an_edge_that_takes_no_part_holds_nobody_up_and_is_back_at_its_word() -> None:
     field = Field(toy_edges(2), settings(count=5, wait_edges=2, wait_agents=6, every_s=3.0))
     full = field.edges[1]

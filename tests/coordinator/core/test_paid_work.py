@@ -55,7 +55,7 @@ def test_no_work_is_paid_twice(
 
 
 def test_work_of_the_round_itself_is_always_taken() -> None:
-    paid = PaidWork(5, {("a", 4), ("a", 6)})
+    paid = PaidWork(5, {("a", 4)})
     assert not paid.refuses(outcome("a", 0), 6)
     assert paid.refuses(outcome("a", 4), 6)
     assert not paid.refuses(outcome("a", 5), 6)

@@ -192,7 +192,8 @@ ROUND = CHEAP + 2_000_000
 
 def dear(policy: tuple[str, dict[str, int]] = MIN_COST, **changes: Any) -> Field:
     """A dear edge, and a cheap one."""
-    given = {"count": 500, "total_micro": 30_000_000, "merge_every": 20, **changes}
+    # The last round can pay the rent and one of its two agents.
+    given = {"count": 500, "total_micro": 32_500_000, "merge_every": 20, **changes}
     return placed(DEAR, CHEAP, policy=policy, delay_s=0.05, **given)
 
 
