@@ -106,8 +106,11 @@ class StoreError(CoordinatorError):
     """Base of errors of the database and its files."""
 
 
+FOREIGN = "another process has written to the ledger"
+
+
 class StoreFailedError(StoreError):
-    """Raised after a disk error: what was written is unknown until the store is reopened."""
+    """Raised where nothing can be written until the store is opened again, as after a disk error."""
 
     template = "storage failed ({cause}); no further payments are made"
 
@@ -116,6 +119,8 @@ class StoreFailedError(StoreError):
     @property
     def hint(self) -> str:  # type: ignore[override]  # it depends on the cause
         """What to do before the next start."""
+        if self.cause == FOREIGN:
+            return "let only one process write to this data directory, then start it again"
         if os.strerror(errno.EMFILE) in self.cause:
             return "raise the limit on open files (`ulimit -n`), then start the coordinator again"
         return "free space or fix the disk, then start the coordinator again"

@@ -50,7 +50,8 @@ _AMOUNTS = """SELECT n.seq, n.amount_micro, CASE n.kind WHEN 'reserve' THEN r.re
     ELSE r.rent_paid_micro END + COALESCE((SELECT SUM(o.price_micro) FROM orders o
     WHERE o.run_id = n.run_id AND o.round = n.round AND (n.kind = 'reserve' OR o.void = 0)), 0)
     FROM entries n JOIN rounds r ON r.run_id = n.run_id AND r.round = n.round
-    WHERE n.run_id = ? AND n.round = ? AND n.kind IN ('reserve', 'settle')"""
+    WHERE n.run_id = ? AND n.round = ?
+    AND (n.kind = 'reserve' OR n.kind IN ('settle', 'void')) AND n.kind <> 'void'"""
 _TALLIES = """SELECT run_id, client, COUNT(*), TOTAL(in_time), TOTAL(used), TOTAL(NOT void),
     TOTAL((NOT void) * price_micro) FROM orders GROUP BY run_id, client"""
 _DONE_BY = "SELECT run_id, idx, ordered, in_time, used, paid, paid_micro FROM clients"

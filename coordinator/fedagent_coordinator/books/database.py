@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from fedagent_coordinator.errors import (
+    FOREIGN,
     HistoryLostError,
     LedgerError,
     StoreDamagedError,
@@ -99,7 +100,7 @@ class Database:
         prepare(self.connection, str(self.path))
         for pragma in _PRAGMAS:
             self.connection.execute(f"PRAGMA {pragma}")
-        self._reload()
+        self.seq, self._hash = self._newest()
         lost, until = self._lost_history(missing=missing)
         if lost and not self.accept:
             raise HistoryLostError(str(self.path), lost)
@@ -140,18 +141,27 @@ class Database:
         Crash points: ``{name}.before-commit``, ``{name}.committed``, ``{name}.marked``.
 
         Raises:
-            StoreFailedError: The disk failed, now or earlier.
+            StoreFailedError: The disk failed, or somebody else wrote, now or earlier.
             LedgerError: A constraint of the database refused a write.
         """
         if self._failed is not None:
             raise StoreFailedError(self._failed)
+        before = self.seq, self._hash
         try:
             self.connection.execute("BEGIN IMMEDIATE")
+            if self._newest() != before:
+                self._failed = FOREIGN
+                raise StoreFailedError(self._failed)
             yield self.connection
             self.checkpoint(f"{name}.before-commit")
             self.connection.execute("COMMIT")
         except BaseException as error:
             self._roll_back(error)
+            self.seq, self._hash = before
+            if isinstance(error, sqlite3.IntegrityError):
+                raise LedgerError(f"the ledger refuses this: {error}") from error
+            if isinstance(error, sqlite3.Error):
+                raise StoreFailedError(str(error)) from error
             raise
         self.checkpoint(f"{name}.committed")
         assert self._mark is not None
@@ -163,17 +173,13 @@ class Database:
         self.checkpoint(f"{name}.marked")
 
     def _roll_back(self, error: BaseException) -> None:
+        if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
+            self._failed = str(error)
         try:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
-            self._reload()
         except sqlite3.Error as second:
             self._failed = str(second)
-        if isinstance(error, sqlite3.IntegrityError):
-            raise LedgerError(f"the ledger refuses this: {error}") from error
-        if isinstance(error, sqlite3.Error):
-            self._failed = str(error)
-            raise StoreFailedError(self._failed) from error
 
     def fold_wal(self) -> None:
         """Move the WAL into the database, so that little can be lost with it.
@@ -205,11 +211,10 @@ class Database:
 
     # ----------------------------------------------------------------- the chain
 
-    def _reload(self) -> None:
-        row = self.connection.execute(
-            "SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1"
-        ).fetchone()
-        self.seq, self._hash = row or (0, GENESIS)
+    def _newest(self) -> tuple[int, bytes]:
+        query = "SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1"
+        row = self.connection.execute(query).fetchone()
+        return (0, GENESIS) if row is None else (row[0], row[1])
 
     def _present(self) -> HighWaterMark:
         if self.identity is not None and self._signed[0] != self.seq:

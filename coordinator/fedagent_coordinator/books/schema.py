@@ -27,7 +27,7 @@ _DISK = {
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
 }
-VERSION = 14
+VERSION = 15
 """In `PRAGMA user_version`."""
 
 _RUNS = """
@@ -166,7 +166,6 @@ CREATE TABLE entries (
     hash BLOB NOT NULL CHECK (length(hash) = 32)
 ) STRICT;
 CREATE UNIQUE INDEX a_round_ends_once ON entries (run_id, round) WHERE kind IN ('settle', 'void');
-CREATE INDEX entries_by_round ON entries (run_id, round);
 CREATE INDEX notes ON entries (seq) WHERE kind IN ('note', 'accept');
 CREATE UNIQUE INDEX a_round_begins_once ON entries (run_id, round) WHERE kind = 'reserve';
 CREATE TRIGGER entries_no_update BEFORE UPDATE ON entries
@@ -202,7 +201,7 @@ CREATE TABLE metrics (
     metric TEXT NOT NULL,
     value REAL NOT NULL,
     PRIMARY KEY (run_id, round, metric)
-) STRICT;
+) STRICT, WITHOUT ROWID;
 CREATE TABLE snapshots (
     run_id TEXT NOT NULL REFERENCES runs,
     round INTEGER NOT NULL CHECK (round >= 0),

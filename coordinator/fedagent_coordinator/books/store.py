@@ -37,6 +37,8 @@ from .schema import finding_damage
 
 VERIFIED_AT_START = 2000
 """Newest entries that a start verifies; `fedagent ledger verify` verifies all."""
+_ACCEPTED = "WHERE kind IN ('note', 'accept') AND kind = 'accept'"
+"""By the index `notes`, whose condition it repeats."""
 MAX_WAITING = 20_000
 SNAPSHOT_EVERY = 50
 """Rounds between snapshots: replay stays short and full states are written rarely."""
@@ -141,7 +143,7 @@ class Store(ExitStack):
         db = self._db
         with finding_damage(db.connection, db.path):
             (accepted,) = db.connection.execute(
-                "SELECT COALESCE(MAX(seq), 0) FROM entries WHERE kind = 'accept'"
+                f"SELECT COALESCE(MAX(seq), 0) FROM entries {_ACCEPTED}"  # noqa: S608 - constants
             ).fetchone()
             since = max(accepted, db.seq - VERIFIED_AT_START)
             report = self.read.ledger.verify(since=since)
@@ -164,7 +166,7 @@ class Store(ExitStack):
         found = hash_at(db.connection, head.seq)
         if found == head.hash or not is_genuine(head, db.identity.public_bytes):
             return
-        accepted = "SELECT 1 FROM entries WHERE kind = 'accept' AND ? BETWEEN seq AND amount_micro"
+        accepted = f"SELECT 1 FROM entries {_ACCEPTED} AND ? BETWEEN seq AND amount_micro"  # noqa: S608 - constants
         if db.connection.execute(accepted, (head.seq,)).fetchone() is not None:
             return
         problem = f"edge {edge} is a witness of entry {head.seq} ({head.hash.hex()[:16]}), "
