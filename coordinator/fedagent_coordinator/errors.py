@@ -110,7 +110,7 @@ FOREIGN = "another process has written to the ledger"
 
 
 class StoreFailedError(StoreError):
-    """Raised where nothing can be written until the store is opened again, as after a disk error."""
+    """Raised after a disk error, or where somebody else wrote: the store must be reopened."""
 
     template = "storage failed ({cause}); no further payments are made"
 

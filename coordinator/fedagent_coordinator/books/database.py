@@ -148,10 +148,7 @@ class Database:
             raise StoreFailedError(self._failed)
         before = self.seq, self._hash
         try:
-            self.connection.execute("BEGIN IMMEDIATE")
-            if self._newest() != before:
-                self._failed = FOREIGN
-                raise StoreFailedError(self._failed)
+            self._begin()
             yield self.connection
             self.checkpoint(f"{name}.before-commit")
             self.connection.execute("COMMIT")
@@ -171,6 +168,12 @@ class Database:
             self._failed = f"the high-water mark: {error}"
             raise StoreFailedError(self._failed) from error
         self.checkpoint(f"{name}.marked")
+
+    def _begin(self) -> None:
+        self.connection.execute("BEGIN IMMEDIATE")
+        if self._newest() != (self.seq, self._hash):
+            self._failed = FOREIGN
+            raise StoreFailedError(self._failed)
 
     def _roll_back(self, error: BaseException) -> None:
         if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):

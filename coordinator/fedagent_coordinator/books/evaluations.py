@@ -50,6 +50,11 @@ class ModelEvaluation:
     volunteers: tuple[str, ...] = ()  # agent ids
 
     @property
+    def volunteered(self) -> int | None:
+        """How many volunteered, where the mode is that."""
+        return self.answered if self.mode == PEERS else None
+
+    @property
     def least(self) -> float | None:
         """Lowest opinion."""
         return min(self.scores.values(), default=None)

@@ -8,20 +8,11 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from fedagent_coordinator.books.rows import OrderRow
+from fedagent_coordinator.books.rows import Balance, OrderRow
 
 from .alarms import Alarm
 from .devices import DeviceCard
 from .summary import RunSummary
-
-
-class Money(Struct, frozen=True, kw_only=True):
-    """Where the money of the run is."""
-
-    granted_micro: int
-    free_micro: int
-    reserved_micro: int
-    settled_micro: int
 
 
 class EdgeCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -112,7 +103,7 @@ class Field(Struct, frozen=True, kw_only=True):
     version: int
     at_ms: int
     run: RunSummary | None = None
-    money: Money | None = None
+    money: Balance | None = None
     edges: tuple[EdgeCard, ...] = ()
     devices: tuple[DeviceCard, ...] = ()
     reach: tuple[Reach, ...] = ()
@@ -125,35 +116,16 @@ class Field(Struct, frozen=True, kw_only=True):
     """Id of the coordinator that answers; another one may take its address."""
 
 
-ROWS: Mapping[str, str] = {"edges": "id", "devices": "id", "reach": "id", "rounds": "round"}
-"""Lists that change by row, and the key of a row."""
-WHOLE = ("run", "money", "last", "running", "alarms", "pending", "coordinator")
+_HEAD = ("epoch", "version", "at_ms")
 
 
 def change(old: Field, new: Field) -> dict[str, object]:
-    """Return what makes `new` of `old`, by its fields; static/page.js applies it.
-
-    Rows of a list replace those that they name; `gone` are the keys of those that are there no
-    more, by list. Empty where nothing has changed.
-    """
-    found: dict[str, object] = {}
-    gone: dict[str, tuple[str, ...]] = {}
-    for name in WHOLE:
-        value = getattr(new, name)
-        if value != getattr(old, name):
-            found[name] = value
-    for name, key in ROWS.items():
-        before, after = getattr(old, name), getattr(new, name)
-        if before is after:
-            continue
-        known = {getattr(row, key): row for row in before}
-        if fresh := tuple(row for row in after if known.pop(getattr(row, key), None) != row):
-            found[name] = fresh
-        if known:
-            gone[name] = tuple(map(str, known))
-    if gone:
-        found["gone"] = gone
-    return found
+    """Return what makes `new` of `old`: the fields that differ, whole; static/page.js takes it."""
+    return {
+        name: value
+        for name in Field.__struct_fields__
+        if name not in _HEAD and (value := getattr(new, name)) != getattr(old, name)
+    }
 
 
 class Context(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ They are for people: neither synced nor missed, and a disk that refuses them sto
 """
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -136,16 +136,15 @@ class DeviceBook:
         found = read_devices(folder)
         # The names that edges give are kept per run: of another one nobody would know who it was.
         self.known = found if found is not None and found.run == run else Known(run=run)
-        self._of: dict[str, dict[str, None]] = {}
-        """Of which devices each edge tells, those that it told of last at the end."""
-        self._words = 0
+        self._words: dict[str, dict[str, Word]] = {}
+        """The same words by edge, those of the devices that it told of last at the end."""
+        self._count = 0
         for agent, device in self.known.devices.items():
             for edge, word in device.words.items():
                 word.here = False
-                self._of.setdefault(edge, {})[agent] = None
-                self._words += 1
+                self._words.setdefault(edge, {})[agent] = word
+                self._count += 1
         self._epochs: dict[str, str] = {}
-        self._here: dict[str, set[str]] = {}
         self._changed = False
         self._write_at = self._touch_at = 0.0
 
@@ -156,7 +155,6 @@ class DeviceBook:
         if self._epochs.get(edge) != status.epoch:
             self.lose(edge, now_ms)
             self._epochs[edge] = status.epoch
-        here = self._here.setdefault(edge, set())
         for note in status.devices:
             word = self._word(edge, note.agent)
             word.here = note.here
@@ -164,37 +162,35 @@ class DeviceBook:
             word.software = safe_text(note.software, limit=64)
             word.address = safe_text(note.address, limit=64)
             word.reason = safe_text(note.reason)
-            (here.add if note.here else here.discard)(note.agent)
             self._changed = True
 
     def _word(self, edge: str, agent: str) -> Word:
         """Return an edge's word of a device, its newest from now on; another one may go for it."""
-        mine = self._of.setdefault(edge, {})
+        mine = self._words.setdefault(edge, {})
         if agent in mine:
-            mine[agent] = mine.pop(agent)
-            return self.known.devices[agent].words[edge]
-        full = self._words >= MAX_WORDS
-        if mine and len(mine) >= (MAX_WORDS // len(self._of) if full else MAX_OF_EDGE):
+            word = mine[agent] = mine.pop(agent)
+            return word
+        full = self._count >= MAX_WORDS
+        if mine and len(mine) >= (MAX_WORDS // len(self._words) if full else MAX_OF_EDGE):
             self._drop(edge, next(iter(mine)))
         elif full:
-            most = max(self._of, key=lambda one: len(self._of[one]))
-            self._drop(most, next(iter(self._of[most])))
-        self._of.setdefault(edge, {})[agent] = None
-        self._words += 1
-        device = self.known.devices.setdefault(agent, Device(words={}))
-        word = device.words[edge] = Word(seen_ms=0)
+            most = max(self._words, key=lambda one: len(self._words[one]))
+            self._drop(most, next(iter(self._words[most])))
+        word = Word(seen_ms=0)
+        self._words.setdefault(edge, {})[agent] = word
+        self.known.devices.setdefault(agent, Device(words={})).words[edge] = word
+        self._count += 1
         return word
 
     def _drop(self, edge: str, agent: str) -> None:
         """Forget an edge's word of a device, and a device of which no word is left."""
-        mine, device = self._of[edge], self.known.devices[agent]
+        mine, device = self._words[edge], self.known.devices[agent]
         del mine[agent], device.words[edge]
-        self._words -= 1
-        self._here.get(edge, set()).discard(agent)
+        self._count -= 1
         if not device.words:
             del self.known.devices[agent]
         if not mine:
-            del self._of[edge]
+            del self._words[edge]
         self._changed = True
 
     def keep(self, ids: frozenset[str], members: frozenset[str], now_ms: int) -> None:
@@ -206,8 +202,7 @@ class DeviceBook:
             for edge in list(self.known.devices[agent].words):
                 self._drop(edge, agent)
         for agent in self.known.devices.keys() - members:
-            for edge in self.known.devices[agent].edges:
-                self._leave(edge, agent, now_ms)
+            self._leave(self.known.devices[agent].words.values(), now_ms)
 
     def worked(self, edge: str, agents: Collection[str]) -> None:
         """Note from which edge the newest signed work of devices came."""
@@ -219,32 +214,29 @@ class DeviceBook:
     def lose(self, edge: str, now_ms: int) -> None:
         """Mark the devices of an edge that is not heard any more as away."""
         self._epochs.pop(edge, None)
-        for agent in tuple(self._here.get(edge, ())):
-            self._leave(edge, agent, now_ms)
-        self._here.pop(edge, None)
+        self._leave(self._words.get(edge, {}).values(), now_ms)
 
-    def _leave(self, edge: str, agent: str, now_ms: int) -> None:
-        """Mark a device as away from an edge where it was until now."""
-        word = self.known.devices[agent].words[edge]
-        word.here, word.seen_ms = False, now_ms
-        self._here[edge].discard(agent)
-        self._changed = True
+    def _leave(self, words: Iterable[Word], now_ms: int) -> None:
+        for word in words:
+            if word.here:
+                word.here, word.seen_ms, self._changed = False, now_ms, True
 
     def write(self, now: float) -> None:
         """Write the file if something has changed, at most once in `GAP_S`."""
         if self._changed and now >= self._write_at:
             self._changed = False
-            self._write_at = now + GAP_S + self._words / 1000
+            self._write_at = now + GAP_S + self._count / 1000
             self._touch_at = now + TOUCH_S
             write_beside(self._path, msgspec.json.encode(self.known))
-        elif now >= self._touch_at and self._here:
+        elif now >= self._touch_at:
             self._touch_at = now + TOUCH_S
-            with suppress(OSError):
-                os.utime(self._path)
+            if any(device.edges for device in self.known.devices.values()):
+                with suppress(OSError):
+                    os.utime(self._path)
 
     def close(self, now_ms: int) -> None:
         """Write what is left, with every device away."""
-        for edge in list(self._here):
+        for edge in self._words:
             self.lose(edge, now_ms)
         if self._changed:
             self._changed = False

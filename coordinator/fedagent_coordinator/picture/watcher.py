@@ -25,7 +25,7 @@ from fedagent_task.recipe.spec import Recipe
 
 from .alarms import alarms
 from .devices import DeviceCard, devices_of
-from .records import EdgeCard, Field, Money, RoundCard, Waiting
+from .records import EdgeCard, Field, RoundCard, Waiting
 from .status_files import (
     DEVICES_FILE,
     STATUS_FILE,
@@ -139,17 +139,12 @@ class Watcher:
         status = status if status is not None and status.run == run.run_id else None
         books.update(reader)
         self._hear(run.run_id)
-        balance, devices = reader.balance(run.run_id), self._devices(reader, run)
+        devices = self._devices(reader, run)
         found = self._seldom("alarms", 5.0, lambda: tuple(alarms(reader, status, now)))
         return structs.replace(
             empty,
             run=self._summary(reader, run, status),
-            money=Money(
-                granted_micro=balance.granted_micro,
-                free_micro=balance.free_micro,
-                reserved_micro=balance.reserved_micro,
-                settled_micro=balance.settled_micro,
-            ),
+            money=reader.balance(run.run_id),
             edges=self._edges(reader, run, devices),
             devices=devices,
             reach=books.reach,
@@ -230,22 +225,11 @@ class Watcher:
         if self._recipe is None or self._recipe.opinions.mode == "off":
             return tuple(books.rounds.values())
 
-        def made() -> dict[int, RoundCard]:
-            return {
-                one.round: RoundCard(
-                    round=one.round,
-                    state="",
-                    opened_ms=0,
-                    opinion=one.mean,
-                    volunteers=one.answered if one.mode == "peers" else None,
-                )
-                for one in reader.evaluations.rows(books.run_id)
-            }
-
-        found = self._seldom("evaluated", 2.0, made)
+        found = self._seldom("evaluated", 2.0, lambda: reader.evaluations.rows(books.run_id))
+        evaluated = {one.round: one for one in found}
         return tuple(
-            structs.replace(card, opinion=found[at].opinion, volunteers=found[at].volunteers)
-            if at in found
+            structs.replace(card, opinion=one.mean, volunteers=one.volunteered)
+            if (one := evaluated.get(at))
             else card
             for at, card in books.rounds.items()
         )

@@ -31,7 +31,7 @@ from fedagent_protocol.errors import FedagentError
 from .access import COOKIE, Access
 from .device import detail, why
 from .door import PATIENCE_S, Door
-from .feed import MAX_VIEWERS, Feed, Viewer
+from .feed import MAX_VIEWERS, Feed
 
 STATIC = Path(__file__).with_name("static")
 MAX_BODY = 4096
@@ -76,14 +76,13 @@ class Api:
 
     async def field(self, _request: Request) -> Response:
         """Return the whole field."""
-        return Response(self._feed.whole(), media_type="application/json")
+        return answer(self._feed.field())
 
     async def events(self, _request: Request) -> Response:
         """Stream the field and its changes."""
-        if len(self._feed.viewers) >= MAX_VIEWERS:
+        if self._feed.viewers >= MAX_VIEWERS:
             return refusal(503, f"{MAX_VIEWERS} viewers are open", "close one of them")
-        events = self._feed.events(Viewer())
-        return StreamingResponse(events, media_type="text/event-stream")
+        return StreamingResponse(self._feed.events(), media_type="text/event-stream")
 
     async def device(self, request: Request) -> Response:
         """Return one device."""

@@ -1,4 +1,4 @@
-"""One picture for all viewers, soon after a commit: each gets what changed; the slow, the whole."""
+"""One picture for all viewers, soon after a commit: each gets what changed since its last one."""
 
 import asyncio
 import time
@@ -14,8 +14,6 @@ LEAST_S = 0.4
 """A look is followed by a pause of this, or of nine times the processor's time that it took."""
 POLL_S = 0.08
 """How often it is asked whether something was written, and how long more of it is waited for."""
-QUEUED = 4
-"""Changes that a viewer may be behind; then it gets the whole field instead."""
 MAX_VIEWERS = 32
 QUIET_S = 15.0
 """After so long without news a viewer gets an empty line: silence would look like a dead link."""
@@ -23,36 +21,18 @@ QUIET_S = 15.0
 _encode = msgspec.json.Encoder().encode
 
 
-class Viewer:
-    """One that looks: what it has not got yet."""
-
-    def __init__(self) -> None:
-        self.queue: asyncio.Queue[bytes] = asyncio.Queue(QUEUED)
-        self.behind = True
-        """Whether it needs the whole field before any change."""
-
-    def offer(self, event: bytes) -> None:
-        """Give it a change; one that has too many gets the whole field next."""
-        if self.behind:
-            return
-        try:
-            self.queue.put_nowait(event)
-        except asyncio.QueueFull:
-            self.behind = True
-            while not self.queue.empty():
-                self.queue.get_nowait()
-
-
 class Feed:
-    """What is shown now, and who looks. Nothing is read while nobody does."""
+    """What is shown now, and how many look. Nothing is read while nobody does."""
 
     def __init__(self, look: Callable[[], Field], moved: Callable[[], bool]) -> None:
         self._look, self._moved = look, moved
         self._field: Field | None = None
         self._looked_at = 0.0
-        self._whole: tuple[int, bytes] = (-1, b"")
-        self.viewers: set[Viewer] = set()
+        self._made: dict[tuple[int, int], bytes] = {}
+        """The newest events, by the versions from which and to which they lead."""
+        self.viewers = 0
         self._somebody = asyncio.Event()
+        self._news = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = False
 
@@ -63,30 +43,18 @@ class Feed:
         assert self._field is not None
         return self._field
 
-    def whole(self) -> bytes:
-        """Return it encoded, once for all who ask."""
-        field = self.field()
-        if self._whole[0] != field.version:
-            self._whole = (field.version, _encode(field))
-        return self._whole[1]
-
     def _step(self) -> None:
-        """Look again; tell viewers what changed."""
+        """Look again; wake the viewers where something has changed."""
         old, self._looked_at = self._field, time.monotonic()
         new = self._look()
-        if old is None or old.epoch != new.epoch:
+        if old is None or old.epoch != new.epoch or change(old, new):
             self._field = new
-            for viewer in self.viewers:
-                viewer.behind = True
-            return
-        found = change(old, new)
-        if not found:
-            return
-        self._field = new
-        head = {"epoch": new.epoch, "version": new.version, "at_ms": new.at_ms}
-        event = _event(b"change", _encode(head | found))
-        for viewer in self.viewers:
-            viewer.offer(event)
+            self._made.clear()
+            self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     async def run(self) -> None:
         """Look after each commit and every `EVERY_S`, as long as somebody does."""
@@ -114,28 +82,43 @@ class Feed:
         self._over = True
         if self.viewers:
             self._step()
-        for viewer in self.viewers:
-            viewer.offer(b": over\n\n")
+        self._wake()
 
-    async def events(self, viewer: Viewer) -> AsyncIterator[bytes]:
-        """Yield the field, then each change, as server-sent events."""
-        self.viewers.add(viewer)
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield the field, then what has changed, as server-sent events.
+
+        A slow viewer gets fewer of them, each of which has all that it has missed.
+        """
+        self.viewers += 1
         self._somebody.set()
+        shown: Field | None = None
         try:
             while True:
-                if viewer.behind:
-                    viewer.behind = False
-                    yield _event(b"field", self.whole())
+                news, field = self._news, self.field() if shown is None else self._field
+                assert field is not None
+                if field is not shown:
+                    event = self._event(shown, field)
+                    shown = field
+                    yield event
                     continue
-                if self._over and viewer.queue.empty():
+                if self._over:
                     return
                 try:
-                    yield await asyncio.wait_for(viewer.queue.get(), QUIET_S)
+                    await asyncio.wait_for(news.wait(), QUIET_S)
                 except TimeoutError:
                     yield b": nothing new\n\n"
         finally:
-            self.viewers.discard(viewer)
+            self.viewers -= 1
 
-
-def _event(name: bytes, data: bytes) -> bytes:
-    return b"event: " + name + b"\ndata: " + data + b"\n\n"
+    def _event(self, shown: Field | None, field: Field) -> bytes:
+        """Return the event that leads to a field, made once for all who need it."""
+        known = shown is not None and shown.epoch == field.epoch
+        key = (shown.version if shown is not None and known else -1, field.version)
+        if key not in self._made:
+            if shown is not None and known:
+                head = {"epoch": field.epoch, "version": field.version, "at_ms": field.at_ms}
+                name, data = b"change", _encode(head | change(shown, field))
+            else:
+                name, data = b"field", _encode(field)
+            self._made[key] = b"event: " + name + b"\ndata: " + data + b"\n\n"
+        return self._made[key]

@@ -19,7 +19,6 @@ from fedagent_coordinator.config import PageAddress
 from fedagent_coordinator.explanation.account import Explanation
 from fedagent_coordinator.picture import totals as books
 from fedagent_coordinator.picture.records import (
-    ROWS,
     DeviceDetail,
     Done,
     Field,
@@ -35,7 +34,7 @@ from fedagent_coordinator.picture.status_files import (
 )
 from fedagent_coordinator.picture.watcher import Watcher
 from fedagent_coordinator.site.enrolment import Enrolment
-from fedagent_coordinator.web.feed import QUEUED, Feed, Viewer
+from fedagent_coordinator.web.feed import Feed
 from fedagent_coordinator.web.server import PagePlaceError, start_page
 from fedagent_node.site.joining import JOIN_VERSION, JoinRequest, code_of
 from tests.fakes.stored_runs import small_plan, small_result, small_view
@@ -58,16 +57,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(folder: Path) -> Iterator[Served]:
     with served(folder) as found:
         yield found
-
-
-def applied(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return the field after a change, as the page does."""
-    found, gone = {**old, **new}, new.get("gone", {})
-    for name, key in ROWS.items():
-        rows = {row[key]: row for row in (*old[name], *new.get(name, ()))}
-        found[name] = [row for at, row in rows.items() if str(at) not in gone.get(name, ())]
-    found.pop("gone", None)
-    return found
 
 
 def test_the_field_says_what_the_books_say(page: Served, folder: Path) -> None:
@@ -144,7 +133,7 @@ def test_events_begin_with_the_field_and_go_on_with_changes(tmp_path: Path) -> N
         while field["rounds"][-1]["round"] != 3:
             while answer.readline() != b"event: change\n":
                 pass
-            field = applied(field, msgspec.json.decode(answer.readline()[6:]))
+            field |= msgspec.json.decode(answer.readline()[6:])
         assert field["devices"][0]["ordered"] == 3
         connection.close()
         assert {**page.get("api/field"), "version": 0, "at_ms": 0} == {
@@ -264,17 +253,19 @@ def test_a_device_that_waits_is_let_in_by_the_code_that_it_shows(tmp_path: Path)
 # ------------------------------------------------------------------------- the feed
 
 
-def test_a_slow_viewer_is_given_the_whole_field_again(folder: Path) -> None:
-    watcher = Watcher(folder)
-    feed, slow = Feed(watcher.look, watcher.moved), Viewer()
-    slow.behind = False
-    for _ in range(QUEUED):
-        slow.offer(b"change")
-    assert not slow.behind
-    slow.offer(b"change")
-    assert (slow.behind, slow.queue.qsize()) == (True, 0)
-    assert b'"epoch"' in feed.whole()
-    watcher.close()
+async def test_a_slow_viewer_gets_all_that_it_has_missed_at_once() -> None:
+    shown = [Field(epoch="e", version=at, at_ms=at, coordinator=f"c-{at}") for at in range(5)]
+    feed = Feed(lambda: shown.pop(0), lambda: False)
+    quick, slow = feed.events(), feed.events()
+    assert b'"version":0' in await anext(quick)
+    assert b'"version":0' in await anext(slow)
+    for at in range(1, 5):
+        feed._step()
+        assert f"c-{at}".encode() in await anext(quick)
+    assert b"event: change" in (late := await anext(slow))
+    assert b'"coordinator":"c-4"' in late
+    feed._over = True
+    assert [one async for one in slow] == []
 
 
 def test_a_change_makes_the_new_field_of_the_old(tmp_path: Path) -> None:
@@ -296,7 +287,7 @@ def test_a_change_makes_the_new_field_of_the_old(tmp_path: Path) -> None:
                     store.settle(run, small_result(plan, {round_ % 2}))
                 before, field = field, watcher.look()
                 assert (field.running is not None) == (step == "reserve")
-                shown = applied(shown, plain(change(before, field)))
+                shown |= plain(change(before, field))
                 assert shown == plain(field)
         assert [one.ordered for one in field.devices] == [5, 5]
         assert [one.in_time for one in field.devices] == [2, 3]

@@ -57,7 +57,7 @@ function lock(text) {
 // ---------------------------------------------------------------- what comes
 let source = null, shown = null;
 function keyed(found) {
-  for (const [name, key] of Object.entries(ROWS)) found[name] = new Map(found[name].map((row) => [row[key], row]));
+  for (const [name, key] of Object.entries(ROWS)) if (found[name]) found[name] = new Map(found[name].map((row) => [row[key], row]));
   return found;
 }
 function whole(text) {
@@ -65,14 +65,9 @@ function whole(text) {
   came(app.field);
 }
 function part(text) {
-  const found = JSON.parse(text), field = app.field;
-  if (!field || found.epoch !== field.epoch) return;
-  for (const [name, value] of Object.entries(found)) {
-    if (name === "gone") continue;
-    if (ROWS[name]) for (const row of value) field[name].set(row[ROWS[name]], row);
-    else field[name] = value;
-  }
-  for (const [name, keys] of Object.entries(found.gone ?? {})) for (const key of keys) field[name].delete(name === "rounds" ? Number(key) : key);
+  const found = keyed(JSON.parse(text));
+  if (found.epoch !== app.field?.epoch) return;
+  app.field = { ...app.field, ...found };
   came(found);
 }
 function came(found) {
