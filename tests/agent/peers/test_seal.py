@@ -63,6 +63,8 @@ def test_an_envelope_arrives(pair: tuple[PeerSeal, PeerSeal], size: int) -> None
     assert len(packet) % 256 == 0
     assert b.open(ida, packet) == bytes(size)
     assert a.open(idb, b.seal(ida, b"answer")) == b"answer"
+    with refused("TOO_LONG"):
+        a.seal(idb, bytes(MAX_ENVELOPE_BYTES + 1))
 
 
 def test_a_relay_reads_nothing_and_equal_envelopes_look_different(
