@@ -106,7 +106,7 @@ class Books:
         self._max_bytes = max_bytes
         self._checkpoint = checkpoint
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self.refused():
+        with self._refused():
             make_private(self._path)
             self._db = sqlite3.connect(self._path, isolation_level=None)
             self._prepare()
@@ -168,7 +168,7 @@ class Books:
     def drop(self, key: Key) -> None:
         """Forget an update; one that a crash forgets to drop is offered once more."""
         drop = "DELETE FROM updates WHERE edge = ? AND run = ? AND round = ? RETURNING file"
-        with self.refused():
+        with self._refused():
             found = self._db.execute(drop, _ids(key)).fetchall()
         for (name,) in found:
             self._checkpoint("agent.books.dropped")
@@ -191,7 +191,7 @@ class Books:
 
     def survived(self) -> Survived:
         """Return what the last process left; `BooksError`: it cannot be read."""
-        with self.refused():
+        with self._refused():
             answered = [Key(*row) for row in self._db.execute("SELECT * FROM answered")]
             releases = dict(self._db.execute("SELECT run, count FROM releases"))
             return Survived(self.boots, self.load(), answered, self.opinions(), releases)
@@ -260,7 +260,7 @@ class Books:
 
     def arms(self) -> dict[str, ArmStats]:
         """Return the device's arm in the newest runs, oldest first."""
-        with self.refused():
+        with self._refused():
             rows = self._db.execute("SELECT * FROM arms ORDER BY rowid").fetchall()
         return {run: ArmStats(*row) for run, *row in rows}
 
@@ -323,7 +323,7 @@ class Books:
         self._db.execute("INSERT OR REPLACE INTO numbers VALUES (?,?)", (name, value))
 
     @contextmanager
-    def refused(self) -> Iterator[None]:
+    def _refused(self) -> Iterator[None]:
         """Raise `BooksError` for what SQLite refuses."""
         try:
             yield
@@ -333,7 +333,7 @@ class Books:
     @contextmanager
     def _commit(self, *, synced: bool = False) -> Iterator[None]:
         """Commit the block, or nothing of it."""
-        with self.refused():
+        with self._refused():
             if synced:
                 self._db.execute("PRAGMA synchronous = FULL")
             try:

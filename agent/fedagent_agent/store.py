@@ -57,14 +57,9 @@ _IDLE_STEP = 1e-4
 
 
 class AgentStore:
-    """Does what the core asks of one agent's data directory.
+    """Does what the core asks of one agent's data directory; `BooksError`: it cannot be used.
 
-    Args:
-        submit: Hands a request to the trainer; the reply comes as an input of the core.
-        checkpoint: Called between any two disk effects.
-
-    Raises:
-        BooksError: They cannot be used.
+    `submit` hands a request to the trainer; the reply comes as an input of the core.
     """
 
     def __init__(

@@ -101,14 +101,10 @@ if TYPE_CHECKING:
 class AgentCore:
     """The agent's decisions.
 
-    Args:
-        claim: Signs the terms in a report to an edge.
-        sign: Signs an opinion, or that the device volunteers.
-        pending: Bytes that a link holds unacknowledged.
-        quiet: Seconds since anything came over a link, parts of messages too.
-        peering: Opens keys towards neighbours at the first need.
-        voucher: Knows what the coordinator of the site has signed; None: every edge is believed.
-        idle_opinions: There are opinions even where the task learns nothing.
+    `claim` signs the terms in a report, `sign` an opinion, or that the device volunteers. `pending`
+    are the bytes that a link holds unacknowledged, `quiet` the seconds since anything came over
+    it, parts of messages too. Without a `voucher`, which knows what the coordinator of the site has
+    signed, every edge is believed. With `idle_opinions` tasks that learn nothing have opinions too.
     """
 
     def __init__(

@@ -134,12 +134,7 @@ Claims = Callable[[str, ContextReport], bytes]
 
 
 class Sessions(dict[str, Session]):
-    """The session with every edge, by its id.
-
-    Args:
-        boots: How often the agent was started on its data directory.
-        claim: Signs what is reported.
-    """
+    """The session with every edge, by its id."""
 
     def __init__(
         self,
