@@ -179,9 +179,9 @@ class LocalSearch:
         row_of, gained = self._row_of, self._gained
         found = list[tuple[int, float, int, bool]]()
         for row, client, value, cost in self._pools[edge]:
-            net = value - gained[client]
-            if net > _GAIN and row_of[client] != row:
-                found.append((cost, net, row, row_of[client] < 0))
+            net, at = value - gained[client], row_of[client]
+            if net > _GAIN and at != row:
+                found.append((cost, net, row, at < 0))
                 if len(found) == _CANDIDATES:
                     break
         found.sort(key=itemgetter(0))

@@ -80,7 +80,9 @@ class BinnedContext(ArrayState):
             bins[0] = _passed(demand[None], edges[:1])
             bins[1:] = _passed(values, singles[1:])
             bins[0, ~np.isfinite(demand)] = _BINS
-            bins[1:][~np.isfinite(values)] = _BINS
+            missing = ~np.isfinite(values)
+            if missing.any():
+                bins[1:][missing] = _BINS
         return bins
 
     def learn(self, bins: Bins, success: BoolArray, weight: FloatArray) -> None:
