@@ -376,12 +376,12 @@ def _windows(store: Store, run_id: str, most: float) -> tuple[Window, ...]:
     """Return what edges have learnt, by the books, since the last merge."""
     last = store.read.models.last(run_id)
     since = last.round if last is not None else 0
-    forgotten = store.read.forgotten(run_id)
+    edges = store.read.edge_totals(run_id)
     model: dict[str, str] = {}
     weight: dict[str, float] = {}
     steps: dict[str, float] = {}
     for row in store.read.edge_results(run_id, since=since):
-        if row.round > max(since, forgotten.get(row.edge_id, 0)) and row.model and not row.failed:
+        if row.round > max(since, edges[row.edge_id].forgotten) and row.model and not row.failed:
             model[row.edge_id] = row.model
             more = learnt_weight(row.weight, row.ordered, most)
             weight[row.edge_id] = weight.get(row.edge_id, 0.0) + more

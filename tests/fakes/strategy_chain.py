@@ -31,7 +31,7 @@ def check_chain(folder: Path, given: Recipe) -> Chain:
     with Store(folder) as store:
         run = store.read.run().run_id
         rows, clients = store.read.edge_results(run), store.indices(run).sizes()[0]
-        forgotten = store.read.forgotten(run)
+        forgotten = {edge: row.forgotten for edge, row in store.read.edge_totals(run).items()}
     for (since, base, state), (round_, digest, kept) in pairwise(models):
         last: dict[str, tuple[str, float]] = {}
         for row in rows:

@@ -241,8 +241,8 @@ class Queries:
         rows = fetch(
             self._db,
             EdgeTotal,
-            "SELECT edge_id, label, spent_micro, rent_micro, ordered, in_time, last_round, failed "
-            "FROM edges WHERE run_id = ? ORDER BY idx",
+            "SELECT edge_id, label, spent_micro, rent_micro, ordered, in_time, last_round, failed, "
+            "forgotten FROM edges WHERE run_id = ? ORDER BY idx",
             (run_id,),
         )
         return {row.edge_id: row for row in rows}
@@ -289,11 +289,6 @@ class Queries:
         )
         return dict(rows.fetchall())
 
-    def forgotten(self, run_id: str) -> dict[str, int]:
-        """Return the round up to which what an edge learnt counts in no merge, by edge."""
-        query = "SELECT edge_id, forgotten FROM edges WHERE run_id = ? AND forgotten > 0"
-        return dict(self._db.execute(query, (run_id,)).fetchall())
-
     @contextmanager
     def whole(self, run_id: str, *, first: int = 1) -> Iterator[Self]:
         """Read closed rounds too: all those of a run, or those from about `first` on.
@@ -312,11 +307,6 @@ class Queries:
             yield type(self)(self._db, self.folder, since=wanted[0][0].first - 1)
 
     # ------------------------------------------------------------------ money
-
-    def rents(self, run_id: str) -> dict[str, int]:
-        """Return what each edge was paid for aggregating, by id."""
-        query = "SELECT edge_id, rent_micro FROM edges WHERE run_id = ? AND rent_micro ORDER BY idx"
-        return dict(self._db.execute(query, (run_id,)).fetchall())
 
     def balance(self, run_id: str) -> Balance:
         """Return where the money of a run is."""

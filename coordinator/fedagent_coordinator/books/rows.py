@@ -121,7 +121,10 @@ class EdgeRow:
 
 @dataclass(frozen=True, slots=True)
 class EdgeTotal:
-    """What the rounds of a run came to at one edge; `failed` is of the last one."""
+    """What the rounds of a run came to at one edge; `failed` is of the last one.
+
+    Up to round `forgotten` what it learnt counts in no merge.
+    """
 
     edge_id: str
     label: str = ""
@@ -131,6 +134,7 @@ class EdgeTotal:
     in_time: int = 0
     last_round: int = 0
     failed: str = ""
+    forgotten: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

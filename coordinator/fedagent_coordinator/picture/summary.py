@@ -114,7 +114,8 @@ def summarize(read: Queries, run: RunRow, *, reason: str | None = None) -> RunSu
     newest = next(iter(read.rounds(run.run_id, last=1)), None)
     best, measures = read.models.best(run.run_id), read.models.measures(run.run_id)
     planned = None if recipe is None else recipe.policy.name
-    rents = read.rents(run.run_id)
+    edges = read.edge_totals(run.run_id)
+    rents = {edge: row.rent_micro for edge, row in edges.items() if row.rent_micro}
     reason = (run.end_reason or "") if reason is None else reason
     return RunSummary(
         run=run.run_id,
@@ -149,7 +150,7 @@ def summarize(read: Queries, run: RunRow, *, reason: str | None = None) -> RunSu
         placement="" if recipe is None else recipe.placement.name,
         iterations="" if recipe is None else recipe.iterations.name,
         target=0.0 if recipe is None else recipe.evaluation.target,
-        edges=read.edges(run.run_id),
+        edges={edge: row.label for edge, row in edges.items()},
         opinions="" if recipe is None else recipe.opinions.mode,
         unlimited=run.unlimited,
     )

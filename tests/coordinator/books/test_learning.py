@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from msgspec import structs
@@ -128,6 +128,7 @@ def test_an_old_round_is_restored_from_the_snapshot_before_it(
     assert pack(again.state()) == pack(anew.state())
 
 
+@settings(max_examples=25)
 @given(
     st.dictionaries(
         st.text(max_size=8),

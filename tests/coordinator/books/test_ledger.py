@@ -165,4 +165,4 @@ class SettledLookup(RuleBasedStateMachine):
 
 
 TestBooks = SettledLookup.TestCase
-TestBooks.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestBooks.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)

@@ -29,7 +29,7 @@ def test_a_rent_is_reserved_settled_and_read_back(store: Store, run: str) -> Non
     ]
     assert rows[0].notes == {"rho": 5.7}
     assert rows[0].paid_micro == 100
-    assert store.read.rents(run) == {"edge-1": 250}
+    assert [row.rent_micro for row in store.read.edge_totals(run).values()] == [0, 250]
     assert store.read.balance(run).settled_micro == 250 + 100 + 300
     assert store.read.progress(run).spent_micro == 650
     assert not store.settle(run, small_result(one, {0, 1}, rent=250))
