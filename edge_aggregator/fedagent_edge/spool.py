@@ -157,17 +157,9 @@ class Spool:
         self._directory, self._any = directory, directory / "any"
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def begin(self, file: File, size: int) -> None:
-        """Make an empty file for an update, in place of an older one."""
-        path = self._path(file)
-        # Not truncated: a check of the older one may have it mapped.
-        path.unlink(missing_ok=True)
-        with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-            os.ftruncate(fd, size)
-
     def write(self, file: File, offset: int, data: bytes) -> None:
         """Write a chunk at its offset; not yet durable."""
-        with _opened(self._path(file), os.O_WRONLY) as fd:
+        with _opened(self._path(file), os.O_WRONLY | os.O_CREAT) as fd:
             _write(fd, data, offset)
 
     def content(self, file: File) -> memoryview:

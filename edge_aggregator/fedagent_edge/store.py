@@ -59,7 +59,6 @@ from .core.effects import (
     Commit,
     Committed,
     DiskFailed,
-    DiskRefused,
     DiskTried,
     DropSpool,
     EdgeState,
@@ -67,10 +66,8 @@ from .core.effects import (
     ForgetRound,
     Memory,
     ModelLost,
-    NoteEnd,
     OpenModel,
     OpenRound,
-    OpenSpool,
     ReopenedRound,
     SaveRound,
     SaveState,
@@ -180,20 +177,19 @@ class EdgeStore:
             self._forget_round(ForgetRound())
             return memory, None
         self._begin_round(opened)
-        updates = [(record, self._recovered(record, data)) for record, data in entries]
-        whole = [record for record, verdict in updates if verdict is not None]
-        self._spool.clear([_file(record) for record in whole])
+        looked_at = [(record, self._recovered(record, data)) for record, data in entries]
+        updates = [(record, verdict) for record, verdict in looked_at if verdict is not None]
+        self._spool.clear([record.file for record, _ in updates])
         if opened.boot != self._boot or opened.began_at > now:
             longest = max(opened.order.max_wait_ms, opened.order.deadline_ms) / 1000
             opened = replace(opened, began_at=now - longest - 1.0)
         return memory, ReopenedRound(opened, updates)
 
     def _recovered(self, record: UpdateRecord, data: bytes) -> Verdict | None:
-        """Look again at an update that is on the disk; None if it is damaged, or there is none."""
-        if record.offer is None or self._round is None:
-            return None
+        """Look again at an update that is on the disk; None if it is damaged."""
+        assert self._round is not None
         try:
-            content = data or self._spool.content(_file(record))
+            content = data or self._spool.content(record.file)
             verdict = _look_at(self._round, content, record.offer.digest)
         except (OSError, ValueError):
             verdict = Verdict("lost")
@@ -241,14 +237,10 @@ class EdgeStore:
         match effect:
             case Mark():
                 self._checkpoint(effect.name)
-            case OpenSpool(file=file, size=size):
-                return _tried(file, lambda: self._spool.begin(file, size))
             case WriteSpool(file=file):
                 return _tried(file, lambda: self._write_spool(effect))
             case DropSpool(file=file):
                 return _tried(file, lambda: self._spool.drop(file))
-            case NoteEnd(record=record):
-                return _tried((record.key[2], ""), lambda: self._journal.append(record))
             case OpenModel():
                 self._models.drop_part(effect.digest)
             case WriteModel():
@@ -256,7 +248,7 @@ class EdgeStore:
                     self._models.write_part(effect.digest, effect.offset, effect.data)
                 except OSError as error:
                     self._counters["disk_failed"] += 1
-                    return DiskRefused(str(error)[:120], effect.digest)
+                    return _failed(error, digest=effect.digest)
             case TryDisk(size=size):
                 return DiskTried(self._reserve.try_room(size))
             case SaveRound(opened=opened):
@@ -278,7 +270,7 @@ class EdgeStore:
                 self._forget_round(effect)
         return None
 
-    def _surely(self, write: Callable[[], object], path: Path) -> DiskRefused | None:
+    def _surely(self, write: Callable[[], object], path: Path) -> DiskFailed | None:
         """Write what must not be lost, on a full disk into the room that was kept for it."""
         try:
             write()
@@ -288,7 +280,7 @@ class EdgeStore:
                 write()
             except OSError as error:
                 raise disk_refused(path, error) from error
-            return DiskRefused(str(full)[:120])
+            return _failed(full)
         return None
 
     def _write_spool(self, chunk: WriteSpool) -> None:
@@ -333,14 +325,14 @@ class EdgeStore:
             for admit, verdict in checked:
                 if not verdict.valid:
                     continue
-                record = UpdateRecord(key=admit.key, offer=admit.offer, after_s=admit.after_s)
+                record = UpdateRecord(admit.key, admit.after_s, admit.offer)
                 if not admit.whole:
-                    self._spool.sync(_file(record))
+                    self._spool.sync(record.file)
                 self._journal.append(record, admit.whole)
             self._journal.sync()
             self._checkpoint("edge.spooled")
         except OSError as error:
-            return [_failed(admit.key[2], error) for admit in batch]
+            return [_failed(error, admit.key[2]) for admit in batch]
         return [Admitted(admit.key, verdict) for admit, verdict in checked]
 
     def _verdict(self, at_work: _AtWork, admit: Admit) -> Verdict:
@@ -406,7 +398,7 @@ class EdgeStore:
         except (ProtocolError, BlobMissingError) as error:
             refused = str(error)
         except OSError as error:
-            return DiskRefused(str(error)[:120], finish.digest)
+            return _failed(error, digest=finish.digest)
         self._checkpoint("edge.model_stored")
         return ModelFinished(finish.digest, finish.size, refused)
 
@@ -430,11 +422,6 @@ def _look_at(at_work: _AtWork, content: Buffer, digest: str, norm_limit: float =
 
 def _manifest_of(model: Buffer) -> Manifest:
     return Manifest(tuple(item.spec for item in locate(model)))
-
-
-def _file(record: UpdateRecord) -> File:
-    assert record.offer is not None
-    return record.key[2], record.offer.digest
 
 
 def read_memory(path: Path) -> Memory:
@@ -484,9 +471,9 @@ def _tried(file: File, write: Callable[[], object]) -> DiskFailed | None:
     try:
         write()
     except OSError as error:
-        return _failed(file[0], error)
+        return _failed(error, file[0])
     return None
 
 
-def _failed(agent: str, error: OSError) -> DiskFailed:
-    return DiskFailed(agent, str(error)[:120])
+def _failed(error: OSError, agent: str = "", digest: str = "") -> DiskFailed:
+    return DiskFailed(str(error)[:120], agent, digest)

@@ -151,24 +151,25 @@ def test_an_update_is_used_once_however_it_comes(
             assert outcome.weight == pytest.approx(10.0 * (1.0 + age) ** -0.5)
         files = list((f.directory / "spool").glob("*.update"))
         assert len(files) <= 1
-        assert len(files) == sum(
-            one.offer is not None for one in f.core.rounds.updates.late.values()
-        )
+        assert len(files) == sum(bool(one.have) for one in f.core.rounds.updates.late.values())
     assert len(works) == len(set(works))
     assert f.core.rounds.updates.pool.used_bytes == 0
     if not restarts:
         assert len(far.sent) <= CHUNKS * (1 + len(works) + len(through) // 6), "few are sent twice"
 
 
-def test_what_is_kept_is_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None:
+def test_what_is_kept_is_bounded_and_the_oldest_that_has_no_room_goes_first(
+    tmp_path: Path,
+) -> None:
     f, far = far_field(tmp_path)
     updates = f.core.rounds.updates
     updates.most_late_bytes = len(f.model) + 1000
     zero = "0" * 64
-    for name in ("x", "y"):
+    for name, size in (("nothing here", 0), ("small", 300), ("x", 600), ("y", 600)):
         offer = m.UpdateOffer(
-            size=600, base=zero, digest=zero, task=zero, chunk_bytes=600, stats=m.TrainStats()
+            size=size, base=zero, digest=zero, task=zero, chunk_bytes=600, stats=m.TrainStats()
         )
-        updates.late[name] = Work(RUN, 0, "0" * 64, Layout(600, 600), offer)
+        work = Work(RUN, 0, zero, Layout(600, 600), offer if size else None)
+        updates.late[name] = work
     assert not play(f, far, 1, 3).valid
-    assert list(updates.late) == ["y", "far"]
+    assert list(updates.late) == ["nothing here", "small", "y", "far"]

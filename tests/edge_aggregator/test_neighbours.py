@@ -65,7 +65,6 @@ def test_near_is_the_nearest_where_they_are_in_one_piece() -> None:
 def test_without_places_it_is_a_ring_in_the_order_of_ids() -> None:
     graph = near({f"a{i}": None for i in range(6)}, 4)
     assert graph["a0"] == {"a1": 1.0, "a2": 1.0, "a4": 1.0, "a5": 1.0}
-    assert near({"a": None, "b": None, "c": None}, 1)["a"] == {"b": 1.0, "c": 1.0}
     assert near({"a": None}, 4) == {"a": {}}
     assert near({}, 4) == {}
 
@@ -101,7 +100,7 @@ def test_many_agents_are_one_piece_and_distances_of_all_pairs_are_not_computed(
     _check(graph, set(places))
     assert _reach(graph) == count
     assert max(map(len, graph.values())) <= 8
-    assert sum(computed) < count**2 / 2
+    assert max(computed) <= (BLOCK + 1) ** 2
 
 
 def test_a_crowd_within_the_radius_is_cut_to_what_a_message_holds() -> None:

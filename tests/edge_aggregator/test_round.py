@@ -112,7 +112,8 @@ def test_a_restart_decides_the_same_again(moments: list[float]) -> None:
     for index, moment in enumerate(moments):
         _arrive(before, f"a{index}", 10.0 + moment)
     for part in before.parts.values():
-        record = UpdateRecord(key=part.key, offer=part.offer, after_s=part.after_s or 0.0)
+        assert part.offer is not None
+        record = UpdateRecord(part.key, part.after_s or 0.0, part.offer)
         after.restore(record, part.verdict)
     assert _outcomes(after, 14.0) == _outcomes(before, 14.0)
     assert [part.agent for part in after.placed] == [part.agent for part in before.placed]

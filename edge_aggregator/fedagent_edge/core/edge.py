@@ -68,7 +68,6 @@ from .effects import (
     Admitted,
     Committed,
     DiskFailed,
-    DiskRefused,
     DiskTried,
     EdgeState,
     ForgetRound,
@@ -114,16 +113,15 @@ class EdgeCore:
         """The run that is over."""
         self._now = self._search_at = self._beacon_at = self._settled_at = 0.0
         self._room_at = float("inf")
-        rounds, evaluations = self.rounds, self.evaluations
+        rounds, evaluations, updates = self.rounds, self.evaluations, self.rounds.updates
         self._inputs: Handlers = {
             Received: self._received,
             OtherVersion: self.upstream.refuse,
             LinkUp: self._link_up,
             TakenOver: self._taken_over,
-            Admitted: rounds.admitted,
+            Admitted: updates.admitted,
             DiskFailed: self._disk_failed,
             Committed: self._committed,
-            DiskRefused: self._disk_refused,
             DiskTried: self._disk_tried,
             ModelLost: self._model_lost,
             ContentLost: self._content_lost,
@@ -139,9 +137,9 @@ class EdgeCore:
             Probe: self._probe,
             ProbeReply: _nothing,
             Need: self._need,
-            UpdateOffer: rounds.offer,
-            Chunk: rounds.chunk,
-            Decline: rounds.decline,
+            UpdateOffer: updates.offer,
+            Chunk: updates.chunk,
+            Decline: updates.decline,
             MaskKeys: rounds.mask,
             MaskShares: rounds.mask,
             MaskOpening: rounds.mask,
@@ -242,7 +240,7 @@ class EdgeCore:
 
     def _lost(self, agent: str, now: float) -> list[Effect]:
         lost: list[Effect] = [Emit("agent_lost", {"agent": agent})]
-        lost += self.rounds.left(agent, now) + self.evaluations.left(agent, now)
+        lost += self.rounds.updates.left(agent, now) + self.evaluations.left(agent, now)
         return lost + self.exchange.done(agent, now)
 
     def _gone(self, agent: str, now: float) -> list[Effect]:
@@ -414,16 +412,14 @@ class EdgeCore:
         return effects
 
     def _disk_failed(self, failed: DiskFailed, now: float) -> list[Effect]:
-        self._room_at = min(self._room_at, now)
-        return self.rounds.disk_failed(failed, now)
-
-    def _disk_refused(self, refused: DiskRefused, now: float) -> list[Effect]:
-        """Give up the model that could not be written, and see whether there is room."""
-        digest, self._room_at = refused.digest, min(self._room_at, now)
+        """Give up what could not be written, and see whether there is room."""
+        digest, self._room_at = failed.digest, min(self._room_at, now)
+        if failed.agent:
+            return self.rounds.updates.disk_failed(failed, now)
         if not digest or not self.exchange.forget(digest):
             return []
         if digest == self.memory.once:
-            return self.exchange.once_finished(ModelFinished(digest, 0, refused.detail), now)
+            return self.exchange.once_finished(ModelFinished(digest, 0, failed.detail), now)
         return [OpenModel(digest)]
 
     def _disk_tried(self, result: DiskTried, now: float) -> list[Effect]:

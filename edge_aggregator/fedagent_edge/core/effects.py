@@ -12,7 +12,6 @@ from fedagent_node.effects import Input, Run, Write
 from fedagent_protocol.messages import (
     EdgeHello,
     LedgerHead,
-    OutcomeStatus,
     RoundOrder,
     RoundReport,
     TaskClaim,
@@ -129,24 +128,27 @@ class OpenRound(Struct, frozen=True, kw_only=True):
     """Seed of the sketches of updates, which the disk draws."""
 
 
-class UpdateRecord(Struct, frozen=True, kw_only=True):
-    """How an agent ended, `after_s` the order: with a whole update, or with a `status` and none."""
+class UpdateRecord(Struct, frozen=True):
+    """A whole update that came `after_s` the order."""
 
     key: Key
     after_s: float
-    offer: UpdateOffer | None = None
-    status: OutcomeStatus = OutcomeStatus.ARRIVED
-    reason: str = ""
+    offer: UpdateOffer
+
+    @property
+    def file(self) -> File:
+        """What names its file, where it is large."""
+        return self.key[2], self.offer.digest
 
 
 class ReopenedRound(Struct, frozen=True):
     """The round that was open when the process ended, with times on the clock of this one.
 
-    Records are in the order in which agents ended, those with an update with the verdict on it.
+    Updates are in the order in which they came.
     """
 
     opened: OpenRound
-    updates: list[tuple[UpdateRecord, Verdict | None]]
+    updates: list[tuple[UpdateRecord, Verdict]]
 
 
 class SaveState(Write, frozen=True):
@@ -168,15 +170,8 @@ class ForgetRound(Write, frozen=True):
     models: frozenset[str] = frozenset()
 
 
-class OpenSpool(Write, frozen=True):
-    """Begin the file of an update; `DiskFailed` on failure, as for all of an update."""
-
-    file: File
-    size: int
-
-
 class WriteSpool(Write, frozen=True):
-    """Write a chunk of an update."""
+    """Write a chunk of an update; `DiskFailed` on failure, as for all of an update."""
 
     file: File
     offset: int
@@ -189,23 +184,14 @@ class DropSpool(Write, frozen=True):
     file: File
 
 
-class NoteEnd(Write, frozen=True):
-    """Remember over a restart that an agent ended without an update."""
-
-    record: UpdateRecord
-
-
 class DiskFailed(Input, frozen=True):
-    """The disk did not take something of an agent's update."""
+    """The disk did not take a part of an agent's update, or of a model.
 
-    agent: str
-    detail: str
-
-
-class DiskRefused(Input, frozen=True):
-    """The disk did not take a part of a model, or took the state from its reserve."""
+    Without either it took what must not be lost, into the room that was kept for that.
+    """
 
     detail: str
+    agent: str = ""
     digest: str = ""  # the model
 
 

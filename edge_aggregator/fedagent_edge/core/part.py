@@ -8,7 +8,7 @@ from fedagent_protocol.transfer import Layout, Receiver
 from fedagent_task.aggregation import Contribution, Weighed
 
 from .admission import Verdict
-from .effects import File, Key, UpdateRecord
+from .effects import File, Key
 from .weighing import UNWEIGHED
 
 AFTER_MAX_WAIT = "complete after max_wait"
@@ -71,8 +71,7 @@ class Part:
     receiver: Receiver | None = None
     stalls: int = 0  # how often in a row its transfer was silent
     late: Work | None = None  # what it may go on with instead of training anew
-    own: Work | None = None  # what it has begun in this round
-    work: Work | None = None  # that of the two which it was at last
+    work: Work | None = None  # what it was at last: that, or what it has begun in this round
     verdict: Verdict = NO_VERDICT
     told: Contribution | None = None
     weighed: Weighed = UNWEIGHED
@@ -102,12 +101,6 @@ class Part:
         """What names the file of its update."""
         assert self.offer is not None
         return self.agent, self.offer.digest
-
-    def record(self) -> UpdateRecord:
-        """Return its end without an update, as it is kept on disk."""
-        return UpdateRecord(
-            key=self.key, after_s=self.after_s or 0.0, status=self.status, reason=self.reason
-        )
 
     def end(self, status: OutcomeStatus, reason: str, after_s: float) -> None:
         """End it without an update."""

@@ -166,9 +166,9 @@ class Round:
 
     def own_work(self, part: Part) -> Work:
         """Return what an agent has begun in this round: from now on, if nothing before."""
-        if part.own is None:
-            part.own = Work(self.run, self.number, self.base, self.layout)
-        return part.own
+        if part.work is None or part.work is part.late:
+            part.work = Work(self.run, self.number, self.base, self.layout)
+        return part.work
 
     def is_small(self, offer: UpdateOffer) -> bool:
         """Whether an update of one chunk goes to the disk together with its verdict."""
@@ -260,16 +260,11 @@ class Round:
         """Return what the disk is to know of it."""
         return OpenRound(run=self.run, order=self.order, base=self.base, began_at=self.began_at)
 
-    def restore(self, known: UpdateRecord, verdict: Verdict | None) -> None:
-        """Take up how an agent had ended; without a verdict its update is lost."""
-        part = self.parts.get(known.key[2])
-        if part is None or (known.offer is not None and verdict is None):
-            return
-        part.answered, part.after_s, part.offer = True, known.after_s, known.offer
-        if verdict is not None:
+    def restore(self, known: UpdateRecord, verdict: Verdict) -> None:
+        """Take up an update that was here."""
+        if part := self.parts.get(known.key[2]):
+            part.answered, part.after_s, part.offer = True, known.after_s, known.offer
             self.admit(part, verdict)
-            return
-        part.stage, part.status, part.reason = Stage.ENDED, known.status, known.reason
 
     # -------------------------------------------------------------- the close
 

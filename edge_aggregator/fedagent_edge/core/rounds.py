@@ -4,9 +4,6 @@ from msgspec.structs import replace
 
 from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
 from fedagent_protocol.messages import (
-    LEFT,
-    Chunk,
-    Decline,
     MaskKeys,
     MaskOpening,
     MaskShares,
@@ -15,15 +12,12 @@ from fedagent_protocol.messages import (
     RoundClosed,
     RoundOpen,
     RoundOrder,
-    UpdateOffer,
 )
 from fedagent_protocol.transfer import Layout
 
 from .effects import (
     COORDINATOR,
-    Admitted,
     Committed,
-    DiskFailed,
     EdgeState,
     Ignored,
     ModelLost,
@@ -57,7 +51,6 @@ class Rounds:
         reopened: ReopenedRound | None,
     ) -> None:
         self.state = state
-        self.round: Round | None = None
         self.waiting: RoundOrder | None = None
         self.updates = Updates(state, exchange)
         self._counters = state.counters
@@ -82,31 +75,19 @@ class Rounds:
         return Round(memory.run, order, memory.model, layout, began_at, weighing, usual)
 
     def _take_up(self, rnd: Round) -> None:
-        self.round, weighing = rnd, rnd.weighing
+        self.updates.round, weighing = rnd, rnd.weighing
         if weighing.ring is not None:
             rnd.masking = Masking(rnd.order, weighing.secure, rnd.parts, self.state, rnd.began_at)
 
     @property
-    def open_round(self) -> Round | None:
-        """The round that is open, if there is one."""
-        return self.round if self.round is not None and self.round.is_open else None
+    def round(self) -> Round | None:
+        """The newest round."""
+        return self.updates.round
 
     @property
     def is_live(self) -> bool:
         """Whether there is a round that is not reported yet."""
         return self.round is not None and self.round.is_live
-
-    def _named(self, run: str, number: int, *, closed: bool = False) -> Round | None:
-        """Return the open round if this is its name, or one that is `closed` and not reported."""
-        rnd = self.round
-        if rnd is None or rnd.name != (run, number) or not rnd.is_live:
-            return None
-        return rnd if closed or rnd.is_open else None
-
-    def _part(self, agent: str) -> Part | None:
-        """Return an agent's part in the open round."""
-        rnd = self.open_round
-        return rnd.parts.get(agent) if rnd is not None else None
 
     # -------------------------------------------------------- from coordinator
 
@@ -155,7 +136,7 @@ class Rounds:
                 effects += self._order(rnd, part, now)
             else:
                 self._counters["ordered_absent"] += 1
-                effects += self.left(agent, now)
+                effects += self.updates.left(agent, now)
         return effects
 
     def _order(self, rnd: Round, part: Part, now: float) -> list[Effect]:
@@ -180,17 +161,6 @@ class Rounds:
 
     # ------------------------------------------------------------- from agents
 
-    def offer(self, event: Received, offer: UpdateOffer, now: float) -> list[Effect]:
-        """Take in the offer of an update."""
-        rnd = self._named(offer.run, offer.round)
-        if rnd is None:
-            return self.updates.too_late(self.round, event.sender, offer, now)
-        return self.updates.offer(rnd, event, offer, now)
-
-    def chunk(self, event: Received, chunk: Chunk, now: float) -> list[Effect]:
-        """Take in a chunk of an update."""
-        return self.updates.chunk(self.open_round, event, chunk, now)
-
     def mask(
         self, event: Received, message: MaskKeys | MaskShares | MaskOpening, now: float
     ) -> list[Effect]:
@@ -199,7 +169,7 @@ class Rounds:
         Raises:
             MaskingError: They do not fit; nothing changed.
         """
-        rnd = self._named(message.run, message.round, closed=True)
+        rnd = self.updates.named(message.run, message.round, closed=True)
         if rnd is None:
             raise Ignored("out_of_round")
         part = rnd.parts.get(event.sender)
@@ -219,21 +189,9 @@ class Rounds:
             effects.append(Send(part.agent, RoundClosed(run=rnd.run, round=rnd.number)))
         return effects
 
-    def decline(self, event: Received, decline: Decline, now: float) -> list[Effect]:
-        """End the wait for an agent that does not train, while the round is open."""
-        rnd = self._named(decline.run, decline.round)
-        if rnd is None:
-            raise Ignored("out_of_round")
-        reason, part = decline.reason, rnd.parts.get(event.sender)
-        if part is None or part.is_settled:
-            raise Ignored("decline_unasked")
-        self._counters[f"declined_{reason}"] += 1
-        text = f"{reason}: {decline.detail}" if decline.detail else str(reason)
-        return self.updates.without(rnd, part, OutcomeStatus.DECLINED, text[:200], now)
-
     def hello(self, agent: str, now: float) -> list[Effect]:
         """Go on with an agent that came, or came back."""
-        rnd, part = self.open_round, self._part(agent)
+        rnd, part = self.updates.part(agent) or (None, None)
         if rnd is None or part is None:
             return []
         part.come_back()
@@ -244,7 +202,7 @@ class Rounds:
 
     def wanted(self, agent: str, digest: str) -> Layout | None:
         """Return how a model is cut that an agent is to train from; None for no such model."""
-        rnd, part = self.open_round, self._part(agent)
+        rnd, part = self.updates.part(agent) or (None, None)
         if rnd is None or part is None:
             return None
         late = part.late if part.late is not None and part.late.base == digest else None
@@ -253,31 +211,15 @@ class Rounds:
         part.answered = True
         if late is not None:
             return late.layout
-        own = rnd.own_work(part)
-        part.work = part.work if part.offer is not None else own
+        if part.offer is None:
+            rnd.own_work(part)
         return rnd.layout
-
-    def left(self, agent: str, now: float) -> list[Effect]:
-        """Wait no more for an agent that left."""
-        rnd, part = self.open_round, self._part(agent)
-        if rnd is None or part is None or part.is_settled:
-            return []
-        return self.updates.without(rnd, part, OutcomeStatus.GONE, LEFT, now)
 
     # --------------------------------------------------------- results of jobs
 
-    def admitted(self, event: Admitted, now: float) -> list[Effect]:
-        """Take in the verdict on an update."""
-        rnd = self._named(*event.key[:2])
-        return self.updates.admitted(rnd, event, now) if rnd is not None else []
-
-    def disk_failed(self, event: DiskFailed, now: float) -> list[Effect]:
-        """Go on without an update."""
-        return self.updates.disk_failed(self.open_round, event, now)
-
     def committed(self, done: Committed, now: float) -> list[Effect]:
         """Report the round that has its aggregate."""
-        rnd = self._named(done.run, done.round, closed=True)
+        rnd = self.updates.named(done.run, done.round, closed=True)
         if rnd is None:
             return []
         memory, failed = self.state.memory, ""
@@ -302,7 +244,7 @@ class Rounds:
         if memory.model == lost.base:
             memory.model, memory.model_bytes = "", 0
             self._counters["model_lost"] += 1
-        rnd = self._named(lost.run, lost.round, closed=True)
+        rnd = self.updates.named(lost.run, lost.round, closed=True)
         if rnd is None:
             return [Warn("", f"the edge lost its model and fetches it again: {lost.detail}")]
         self.fail("the edge's model is lost")

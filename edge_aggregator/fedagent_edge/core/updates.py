@@ -10,6 +10,7 @@ from fedagent_node.effects import Effect, Mark, Received, Send, Warn
 from fedagent_protocol.messages import (
     LEFT,
     Chunk,
+    Decline,
     Need,
     OutcomeStatus,
     Receipt,
@@ -27,8 +28,6 @@ from .effects import (
     EdgeState,
     ForgetRound,
     Ignored,
-    NoteEnd,
-    OpenSpool,
     WriteSpool,
 )
 from .exchange import Exchange
@@ -42,13 +41,14 @@ KEPT_BYTES = 256 << 20
 
 
 class Updates:
-    """The updates of the rounds of an edge, one round after the other.
+    """The newest round, and the updates of its agents.
 
     The pool caps what all agents have authorised together. `late` is work that a round's end
-    interrupted, at most one for each agent.
+    interrupted, at most one for each agent, the newest last.
     """
 
     def __init__(self, state: EdgeState, exchange: Exchange) -> None:
+        self.round: Round | None = None
         self.pool = CreditPool(state.config.credit_bytes)
         self.late: dict[str, Work] = {}
         self.most_late_bytes = KEPT_BYTES
@@ -61,10 +61,31 @@ class Updates:
         self._resting: dict[str, float] = {}
         """Agents whose transfer is silent, and when they are asked again."""
 
+    @property
+    def open_round(self) -> Round | None:
+        """The round that is open, if there is one."""
+        return self.round if self.round is not None and self.round.is_open else None
+
+    def named(self, run: str, number: int, *, closed: bool = False) -> Round | None:
+        """Return the open round if this is its name, or one that is `closed` and not reported."""
+        rnd = self.round
+        if rnd is None or rnd.name != (run, number) or not rnd.is_live:
+            return None
+        return rnd if closed or rnd.is_open else None
+
+    def part(self, agent: str) -> tuple[Round, Part] | None:
+        """Return the open round and an agent's part in it."""
+        rnd = self.open_round
+        part = rnd.parts.get(agent) if rnd is not None else None
+        return (rnd, part) if rnd is not None and part is not None else None
+
     # ---------------------------------------------------- from offer to receipt
 
-    def offer(self, rnd: Round, event: Received, offer: UpdateOffer, now: float) -> list[Effect]:
+    def offer(self, event: Received, offer: UpdateOffer, now: float) -> list[Effect]:
         """Take, refuse or go on with an update, while the round is open."""
+        rnd = self.named(offer.run, offer.round)
+        if rnd is None:
+            return self._of_no_open_round(event.sender, offer, now)
         part = rnd.parts.get(event.sender)
         if part is None:
             self._counters["not_ordered"] += 1
@@ -110,7 +131,6 @@ class Updates:
             work.forget_file()
             if not rnd.is_small(bare):
                 work.offer = bare
-                effects.append(OpenSpool((part.agent, bare.digest), bare.size))
         layout = Layout(bare.size, bare.chunk_bytes)
         part.work, part.offer, part.stage, part.stalls = work, bare, Stage.SENDING, 0
         part.receiver = Receiver(layout, window=WINDOW, have=work.have)
@@ -119,13 +139,13 @@ class Updates:
         self._active[part.agent] = part
         return effects
 
-    def chunk(self, rnd: Round | None, event: Received, chunk: Chunk, now: float) -> list[Effect]:
+    def chunk(self, event: Received, chunk: Chunk, now: float) -> list[Effect]:
         """Take a part of an update, whichever round it names.
 
         Raises:
             ChunkError: It does not fit; nothing changed.
         """
-        part = rnd.parts.get(event.sender) if rnd is not None else None
+        rnd, part = self.part(event.sender) or (None, None)
         offer = part.offer if part is not None else None
         named = chunk.run, chunk.digest
         if rnd is None or part is None or offer is None or named != (offer.run, offer.digest):
@@ -175,10 +195,12 @@ class Updates:
         edge = self._state.me.edge if event.proof else ""
         return [Admit(part.key, part.offer, part.after_s, limit, edge, whole)]
 
-    def admitted(self, rnd: Round, event: Admitted, now: float) -> list[Effect]:
+    def admitted(self, event: Admitted, now: float) -> list[Effect]:
         """Take in the verdict on an update: it is durable, so that the receipt may go out."""
-        part, verdict = rnd.parts.get(event.key[2]), event.verdict
-        if part is None or part.stage is not Stage.CHECKING or part.offer is None:
+        run, number, agent = event.key
+        rnd, verdict = self.named(run, number), event.verdict
+        part = rnd.parts.get(agent) if rnd is not None else None
+        if rnd is None or part is None or part.stage is not Stage.CHECKING or part.offer is None:
             return []
         if not verdict.valid:
             return self._reject(rnd, part, part.offer, verdict.reason, verdict.detail, now)
@@ -188,12 +210,12 @@ class Updates:
         self._counters[f"updates_{status.name.lower()}"] += 1
         return [_receipt(part.agent, part.offer, status, part.reason), Mark("edge.receipted")]
 
-    def disk_failed(self, rnd: Round | None, failed: DiskFailed, now: float) -> list[Effect]:
-        """The disk did not take an update: wait for it to be offered again."""
+    def disk_failed(self, failed: DiskFailed, now: float) -> list[Effect]:
+        """Wait for an update to be offered again that the disk did not take."""
         self._counters["disk_failed"] += 1
         agent, effects = failed.agent, list[Effect]()
         effects.append(Warn(agent, f"the spool failed: {failed.detail}"))
-        part = rnd.parts.get(agent) if rnd is not None else None
+        rnd, part = self.part(agent) or (None, None)
         for work in (self.late.get(agent), part.work if part is not None else None):
             if work is not None:
                 work.forget_file()
@@ -207,14 +229,12 @@ class Updates:
             effects += self.without(rnd, part, OutcomeStatus.GONE, LEFT, now)
         return effects
 
-    def too_late(
-        self, rnd: Round | None, agent: str, offer: UpdateOffer, now: float
-    ) -> list[Effect]:
-        """Answer an update of no open round: it changes nothing, and is not looked at.
+    def _of_no_open_round(self, agent: str, offer: UpdateOffer, now: float) -> list[Effect]:
+        """Answer an update that changes nothing, and is not looked at.
 
         Who has a receipt of the last round gets it again; who was ordered is too late, fit or not.
         """
-        late = self.late.get(agent)
+        rnd, late = self.round, self.late.get(agent)
         if late is not None and (late.run, late.base) == (offer.run, offer.base):
             # It is wanted in a later round.
             return [Send(agent, RoundClosed(run=offer.run, round=offer.round, kept=True))]
@@ -241,12 +261,29 @@ class Updates:
         part.end(status, reason, rnd.after(now))
         self.end(part)
         effects: list[Effect] = []
-        if status is not OutcomeStatus.GONE:
+        if status is not OutcomeStatus.GONE and part.offer is not None:
             # Who left may come back, and go on; the others are final.
-            if part.offer is not None:
-                effects.append(DropSpool(part.file))
-            effects.append(NoteEnd(part.record()))
+            effects.append(DropSpool(part.file))
         return effects + self._exchange.done(part.agent, now)
+
+    def decline(self, event: Received, decline: Decline, now: float) -> list[Effect]:
+        """End the wait for an agent that does not train, while the round is open."""
+        rnd = self.named(decline.run, decline.round)
+        if rnd is None:
+            raise Ignored("out_of_round")
+        reason, part = decline.reason, rnd.parts.get(event.sender)
+        if part is None or part.is_settled:
+            raise Ignored("decline_unasked")
+        self._counters[f"declined_{reason}"] += 1
+        text = f"{reason}: {decline.detail}" if decline.detail else str(reason)
+        return self.without(rnd, part, OutcomeStatus.DECLINED, text[:200], now)
+
+    def left(self, agent: str, now: float) -> list[Effect]:
+        """Wait no more for an agent that left."""
+        rnd, part = self.part(agent) or (None, None)
+        if rnd is None or part is None or part.is_settled:
+            return []
+        return self.without(rnd, part, OutcomeStatus.GONE, LEFT, now)
 
     def _reject(
         self, rnd: Round, part: Part, offer: UpdateOffer, reason: str, detail: str, now: float
@@ -274,16 +311,18 @@ class Updates:
         for agent, part in rnd.parts.items():
             self.end(part)
             self.late.pop(agent, None)
-            kept = part.work is not None and _may_go_on(rnd, part, part.work)
-            if kept and part.work is not None:
-                self.late[agent] = part.work
+            if kept := _may_go_on(rnd, part):
+                self.late[agent] = kept
             if part.stage is not Stage.ENDED:
-                effects.append(Send(agent, RoundClosed(run=rnd.run, round=rnd.number, kept=kept)))
+                closed = RoundClosed(run=rnd.run, round=rnd.number, kept=kept is not None)
+                effects.append(Send(agent, closed))
         room = self.most_late_bytes
         for agent, work in reversed(list(self.late.items())):
-            room -= work.offer.size if work.offer is not None else 0
-            if room < 0:
+            size = work.offer.size if work.offer is not None else 0
+            if size > room:
                 del self.late[agent]
+            else:
+                room -= size
         return effects
 
     def forget_base(self, base: str) -> None:
@@ -392,14 +431,16 @@ class Updates:
         part.booked_bytes = nbytes
 
 
-def _may_go_on(rnd: Round, part: Part, work: Work) -> bool:
-    """Whether an agent has begun something that it may finish in the next round."""
-    if part.stage is Stage.CHECKING or part.receipt is not None:
-        return False
+def _may_go_on(rnd: Round, part: Part) -> Work | None:
+    """Return what an agent has begun and may finish in the next round."""
+    work = part.work
+    if work is None or part.stage is Stage.CHECKING or part.receipt is not None:
+        return None
     # Nothing of a model of one chunk can be half here.
     offered = part.offer is not None or work.offer is not None
     begun = work is part.late or offered or rnd.layout.count > 1
-    return begun and rnd.number + 1 - work.round <= rnd.weighing.late_rounds
+    young = rnd.number + 1 - work.round <= rnd.weighing.late_rounds
+    return work if begun and young else None
 
 
 def _again(part: Part, offer: UpdateOffer, status: ReceiptStatus) -> Send:
