@@ -37,7 +37,7 @@ LISTS_SKIPPED = 1_000_000
 UNKNOWN = "unknown"
 """The role of somebody who was revoked and is known by the id alone."""
 _BUSY_S = 5.0
-_SCHEMA = 2
+_SCHEMA = 3
 _TABLES = """
 CREATE TABLE invitations (
     secret_hash BLOB PRIMARY KEY, name TEXT NOT NULL, role TEXT NOT NULL,
@@ -50,7 +50,8 @@ CREATE TABLE members (
     since_s REAL NOT NULL, asked_s REAL NOT NULL
 ) STRICT;
 CREATE TABLE certificates (
-    serial TEXT PRIMARY KEY, id TEXT NOT NULL, der BLOB NOT NULL,
+    -- Without an id it is revoked, and nobody here knows whose it was.
+    serial TEXT PRIMARY KEY, id TEXT, der BLOB NOT NULL,
     renew_s REAL NOT NULL, not_after_s REAL NOT NULL
 ) STRICT;
 CREATE INDEX certificates_of ON certificates (id);
@@ -206,22 +207,25 @@ class Enrolment:
 
     def learn(self, found: RevocationList, *, now: float) -> int:
         """Take over a list that the site's authority made; return how much of it is new here."""
-        ours = self.revoked_ids()
         with self._writing():
-            owners = {
-                serial: self._one("SELECT id FROM certificates WHERE serial = ?", f"{serial:x}")
-                for serial in found.serials
-            }
-            ids = found.ids.union(*(owner for owner in owners.values() if owner)) - ours
+            ids, fresh = set(found.ids), 0
+            for serial in found.serials:
+                owner = self._one("SELECT id FROM certificates WHERE serial = ?", f"{serial:x}")
+                if not owner:
+                    self._connection.execute(
+                        "INSERT INTO certificates VALUES (?, NULL, x'', 0, 0)", (f"{serial:x}",)
+                    )
+                    fresh += 1
+                elif owner[0] is not None:
+                    ids.add(owner[0])
+            ids -= self.revoked_ids()
             for ident in ids:
                 self._put_out(ident, now)
-            known = self._loose_serials()
-            loose = {serial for serial, owner in owners.items() if not owner} - known
-            self._set_serials(known | loose)
-            if ids or loose or found.number >= self.fact("revocations", 0):
+            fresh += len(ids)
+            if fresh or found.number >= self.fact("revocations", 0):
                 number = max(found.number, self.fact("revocations", 0))
                 self._set("revocations", number + 1)
-        return len(ids) + len(loose)
+        return fresh
 
     def inherit(self, former: "Enrolment | None", *, same_site: bool) -> None:
         """Take over what the data before a restore knows: who was revoked, of one site all else.
@@ -236,42 +240,34 @@ class Enrolment:
                 numbers.append(former.fact("revocations", 0))
                 gone, ours = former.revoked_ids(), self.revoked_ids()
                 # Columns: who a certificate is of is its second, a member's state the fourth.
+                held = {
+                    row[0] for row in self._connection.execute("SELECT serial FROM certificates")
+                }
                 self._take(
-                    "certificates", former, "IGNORE", lambda row: same_site or row[1] in gone
+                    "certificates",
+                    former,
+                    lambda row: (
+                        (same_site or row[1] in gone) and (row[1] is None or row[0] not in held)
+                    ),
                 )
                 self._take(
                     "members",
                     former,
-                    "REPLACE",
                     lambda row: (
                         row[0] in gone or (same_site and row[0] not in ours and row[3] != "pending")
                     ),
                 )
                 if same_site:
-                    self._take("invitations", former, "REPLACE", lambda _: True)
-                    self._set_serials(self._loose_serials() | former._loose_serials())  # noqa: SLF001
+                    self._take("invitations", former, lambda _: True)
             self._set("revocations", max(numbers) + (1 if same_site else LISTS_SKIPPED))
 
     def _take(
-        self,
-        table: str,
-        former: "Enrolment",
-        present: Literal["IGNORE", "REPLACE"],
-        wanted: Callable[[tuple[Any, ...]], bool],
+        self, table: str, former: "Enrolment", wanted: Callable[[tuple[Any, ...]], bool]
     ) -> None:
         rows = former._connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608, SLF001 - our own words, the same class
         for row in filter(wanted, rows):
             places = ", ".join("?" * len(row))
-            query = f"INSERT OR {present} INTO {table} VALUES ({places})"  # noqa: S608
-            self._connection.execute(query, row)
-
-    def _loose_serials(self) -> frozenset[int]:
-        """Return revoked serials of certificates that are not known here."""
-        found = self._one("SELECT value FROM facts WHERE name = 'revoked_serials'")
-        return frozenset(int(one, 16) for one in str(found[0]).split()) if found else frozenset()
-
-    def _set_serials(self, serials: frozenset[int]) -> None:
-        self._set("revoked_serials", " ".join(f"{one:x}" for one in sorted(serials)))
+            self._connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", row)  # noqa: S608 - our own words
 
     def permit_until(self, seconds: float, *, now: float) -> float:
         """Return until when everybody is let in, for `seconds` from the first start with that.
@@ -436,10 +432,10 @@ class Enrolment:
     def revocations(self) -> tuple[int, frozenset[int]]:
         """Return the number of the list of revocations, and the serials on it."""
         rows = self._connection.execute(
-            "SELECT serial FROM certificates JOIN members USING (id) WHERE state = 'revoked'"
+            "SELECT serial FROM certificates LEFT JOIN members USING (id) "
+            "WHERE certificates.id IS NULL OR state = 'revoked'"
         )
-        serials = frozenset(int(serial, 16) for (serial,) in rows)
-        return self.fact("revocations", 0), serials | self._loose_serials()
+        return self.fact("revocations", 0), frozenset(int(serial, 16) for (serial,) in rows)
 
     def agents(self) -> frozenset[str]:
         """Return which agents belong to the site."""
