@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from fedagent_coordinator.books.reader import open_reader
-from fedagent_node.mqtt import Connect, publish, subscribe
+from fedagent_node.broker.mosquitto import connect_packet
 from fedagent_node.network import free_port
 from fedagent_protocol import topics
 from fedagent_testbed.local import LocalField, RoleProcess
@@ -60,8 +60,7 @@ class Attack:
             "127.0.0.1", self.port, ssl=self.contexts[i], limit=1 << 16
         )
         if session:
-            name = self.ids[i] if self.contexts[i] is None else "x"
-            writer.write(Connect(name, keep_alive_s=10).packed())
+            writer.write(connect_packet(self.ids[i] if self.contexts[i] is None else "x"))
             await reader.readexactly(4)
         return reader, writer
 
@@ -83,11 +82,33 @@ async def sent(writer: asyncio.StreamWriter, packet: bytes) -> None:
     await asyncio.sleep(0)
 
 
+def publish(topic: str, body: bytes) -> bytes:
+    """Return a PUBLISH at QoS 0."""
+    name = topic.encode()
+    rest = len(name).to_bytes(2, "big") + name + body
+    return b"\x30" + _length(len(rest)) + rest
+
+
+def subscribe(*filters: str) -> bytes:
+    """Return a SUBSCRIBE."""
+    rest = b"\0\1" + b"".join(len(f).to_bytes(2, "big") + f.encode() + b"\1" for f in filters)
+    return b"\x82" + _length(len(rest)) + rest
+
+
+def _length(n: int) -> bytes:
+    out = b""
+    while True:
+        n, low = divmod(n, 128)
+        out += bytes([low | (0x80 if n else 0)])
+        if not n:
+            return out
+
+
 async def stalled(a: Attack, i: int) -> None:
     """Subscribe to everything and all of one's own, make traffic, and never read."""
     _, writer = await a.connected(i)
     mine = topics.agent_filters(a.site, a.ids[i % len(a.ids)])
-    writer.write(subscribe(1, "#", "$SYS/#", *mine, topics.model(a.site, a.edge, "+")))
+    writer.write(subscribe("#", "$SYS/#", *mine, topics.model(a.site, a.edge, "+")))
     writer.transport.pause_reading()  # type: ignore[attr-defined]  # of a socket
     _, other = await a.connected(i + 1)
     while True:

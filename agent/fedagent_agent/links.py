@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.effects import Connect, Send, TakeRevocations
-from fedagent_node.errors import LinkError, NotEnrolledError
+from fedagent_node.errors import LinkError, NotEnrolledError, SubscribeRefusedError
 from fedagent_node.link import Link
 from fedagent_node.shell import Shell
 from fedagent_protocol import topics
@@ -74,9 +74,10 @@ class BrokerLinks:
         if link is None:
             return
 
-        def answered(future: "asyncio.Future[bool]") -> None:
+        def answered(future: "asyncio.Future[None]") -> None:
             if not future.cancelled():
-                self._shell.receive(Subscribed(effect.edge, effect.digest, ok=future.result()))
+                ok = not isinstance(future.exception(), SubscribeRefusedError)
+                self._shell.receive(Subscribed(effect.edge, effect.digest, ok=ok))
 
         topic = topics.model(self._site, effect.edge, effect.digest)
         link.subscribe(topic).add_done_callback(answered)

@@ -174,7 +174,7 @@ class Daemon:
                 config.permit_join_s,
             )
 
-    async def _start(self, subscribed: asyncio.Future[bool]) -> None:
+    async def _start(self, subscribed: asyncio.Future[None]) -> None:
         """Start once we can hear and be heard: the first beacon makes edges say hello."""
         await subscribed
         self._shell.receive(Start())

@@ -1,8 +1,6 @@
 """Show a run as a device in Home Assistant, by MQTT discovery on Home Assistant's own broker.
 
 fedagent status --watch --json | python home_assistant.py mqtt://USER@HOST [PASSWORD_FILE]
-
-It needs the package `paho-mqtt`.
 """
 
 import json

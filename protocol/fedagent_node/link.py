@@ -1,4 +1,4 @@
-"""One MQTT connection in the event loop.
+"""One MQTT connection in the event loop, by paho's interface for external loops.
 
 Nothing that a callback raises can end it. Delivery is not promised: what was published
 when the connection broke is gone, and is never sent again from here, because the
@@ -7,22 +7,26 @@ application asks again.
 
 import asyncio
 import logging
-import math
 import secrets
 import socket
-import ssl
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.reasoncodes import ReasonCode
 
 from fedagent_node.site.tls import Towards, named
+from fedagent_protocol.errors import safe_text
 
-from . import mqtt
 from .address import BrokerAddress, with_hint
-from .errors import LinkError, connect_reason, tls_refusal
-from .mqtt import MAX_PACKET_BYTES, Kind, MqttError, Packet
+from .errors import LinkError, SubscribeRefusedError, connect_reason, tls_refusal
 from .network import Backoff, Cover, connected
+from .paho_client import Client
 
 _log = logging.getLogger(__name__)
 
@@ -31,10 +35,8 @@ KEEPALIVE_S = 15
 OUTBOX_BYTES = 64 << 20
 OUTBOX_MESSAGES = 8192
 """Most that was published and not yet acknowledged; ids of messages are 16 bit."""
-READ_BYTES = 64 << 10
-"""What is read before others have their turn."""
-WRITE_BYTES = 256 << 10
-"""What is copied into one write at most, beside a message that is larger."""
+MAX_PACKET_BYTES = 1 << 20
+"""Larger messages are refused here, because the broker would close the connection."""
 STABLE_S = 5.0
 """A connection that held this long starts the backoff anew when it breaks."""
 FLUSH_S = 1.0
@@ -45,107 +47,19 @@ CHECK_S = 1.0
 """How often keep-alive and answer are looked at."""
 URGENT_S = 2.0
 """Longest pause between attempts while something is open that waits for the connection."""
+BATCH = 256
+"""Most packets that are read before others have their turn."""
 NO_BROKER = "the service at that port does not answer as an MQTT broker; check the port"
-CLOSED = "the broker closed the connection"
-_LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_OK = MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
-class _Connection:
-    """A socket in the event loop: what a read brings to `take`, bytes from `send`, until `end`.
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One message as it came in; `at` is ``time.monotonic()`` when it was read."""
 
-    `buffer` is for what is read: a new one for each read drives the heap apart.
-    """
-
-    def __init__(
-        self, sock: socket.socket, take: Callable[[list[Packet]], None], buffer: bytearray
-    ) -> None:
-        self.sock = sock
-        self.over = asyncio.Event()
-        self.failure: Exception | None = None
-        self.received_at = self.sent_at = time.monotonic()
-        self._take = take
-        self._buffer = memoryview(buffer)
-        self._packets = mqtt.Packets()
-        self._queue: deque[bytes] = deque()
-        self._rest = memoryview(b"")
-        self._writes = False  # whether a write is coming
-        self._pinged_at: float | None = None
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(sock, self._read)
-
-    def send(self, packet: bytes) -> None:
-        """Write a packet soon, with others that come until then."""
-        self._queue.append(packet)
-        if not self._writes:
-            self._writes = True
-            self._loop.call_soon(self.write)
-
-    def end(self, failure: Exception) -> None:
-        """Note why the connection is of no more use: the first cause, not its consequences."""
-        self.failure = self.failure or failure
-        self.over.set()
-
-    def close(self) -> None:
-        """Let go of the socket."""
-        self._loop.remove_reader(self.sock)
-        self._loop.remove_writer(self.sock)
-        self.sock.close()
-        self.over.set()
-
-    def keep_alive(self, now: float) -> None:
-        """Ask for a sign of life where either side was quiet; end where none comes."""
-        if self._pinged_at is not None:
-            if now - self._pinged_at >= KEEPALIVE_S:
-                self.end(TimeoutError())
-        elif now - min(self.received_at, self.sent_at) >= KEEPALIVE_S:
-            self._pinged_at = now
-            self.send(mqtt.bare(Kind.PINGREQ))
-
-    def _read(self) -> None:
-        if self.over.is_set():
-            return
-        found: list[Packet] = []
-        try:
-            size = self.sock.recv_into(self._buffer)
-            if not size:
-                raise ConnectionResetError(CLOSED)
-            self.received_at, self._pinged_at = time.monotonic(), None
-            packets = self._packets.feed(self._buffer[:size])
-            found.extend(one for one in packets if isinstance(one, Packet))
-        except _LATER:
-            return
-        except (OSError, MqttError) as exc:
-            self.end(exc)
-        if isinstance(self.sock, ssl.SSLSocket) and self.sock.pending():
-            self._loop.call_soon(self._read)  # no poll announces what TLS has read ahead
-        self._take(found)
-
-    def write(self) -> None:
-        """Write what waits, and go on when there is room for more."""
-        if self.over.is_set():
-            return
-        try:
-            while self._rest or self._queue:
-                if not self._rest:
-                    self._rest = memoryview(self._next())
-                self._rest = self._rest[self.sock.send(self._rest) :]
-                self.sent_at = time.monotonic()
-            self._writes = False
-        except _LATER:
-            self._loop.add_writer(self.sock, self._write_on)
-        except OSError as exc:
-            self.end(exc)
-
-    def _write_on(self) -> None:
-        self._loop.remove_writer(self.sock)
-        self.write()
-
-    def _next(self) -> bytes:
-        first = self._queue.popleft()
-        several, size = [first], len(first)
-        while self._queue and (size := size + len(self._queue[0])) <= WRITE_BYTES:
-            several.append(self._queue.popleft())
-        return first if len(several) == 1 else b"".join(several)
+    topic: str
+    payload: bytes
+    at: float
 
 
 class Link:
@@ -154,7 +68,7 @@ class Link:
     Args:
         client_id: The start of log lines, and of what the broker knows the session by: nobody
             guesses the rest, so nobody takes its place.
-        on_arrivals: Takes the messages of one read, in order, and ``time.monotonic()`` of it.
+        on_arrivals: Takes the messages, in order and in batches.
         on_state: Takes every change of `connected`, in order with the messages.
             At True the subscriptions are on their way: what the listener publishes
             follows them, while other connections may be faster.
@@ -167,7 +81,7 @@ class Link:
         address: BrokerAddress,
         *,
         client_id: str,
-        on_arrivals: Callable[[list[Packet], float], None],
+        on_arrivals: Callable[[list[Arrival]], None],
         on_state: Callable[[bool], None],
         tls: Cover | None = None,
         insecure: bool = False,
@@ -177,18 +91,12 @@ class Link:
         address.check_cover(insecure=insecure)
         self.address = address
         self.client_id = client_id
+        self._session = f"{client_id}-{secrets.token_hex(8)}"
         self.counters: Counter[str] = Counter()
         self.last_error = ""
         """Why there is no connection; empty when there is one."""
         self.peer = ""
         """The id in the certificate of who was reached last."""
-        self._opening = mqtt.Connect(
-            f"{client_id}-{secrets.token_hex(8)}",
-            KEEPALIVE_S,
-            will,
-            address.user,
-            address.password,
-        ).packed()
         self._tls = tls
         self._insecure = insecure
         self._on_arrivals = on_arrivals
@@ -197,14 +105,18 @@ class Link:
         self.pending_bytes = 0
         """Payload bytes published on this connection and not yet acknowledged."""
         self._unacknowledged: dict[int, int] = {}  # bytes by packet id
-        self._wanted: dict[str, asyncio.Future[bool]] = {}
+        self._wanted: dict[str, asyncio.Future[None]] = {}
         """Topic filters, and who waits for the broker to grant them."""
         self._asked: dict[int, tuple[str, ...]] = {}
-        self._connection: _Connection | None = None
-        self._buffer = bytearray(READ_BYTES)
-        self._number = 0
+        self._client = self._new_client()
+        if will is not None:
+            self._client.will_set(*will)
         self._up = False
         self._stopping = False
+        self._batch: list[Arrival] = []
+        self._events: list[Callable[[], None]] = []
+        self._writing = False
+        self._fd = -1
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -225,16 +137,16 @@ class Link:
     @property
     def local_address(self) -> str:
         """Address of this machine on the connection; empty without one."""
+        sock = self._client.socket()
         try:
-            return str(self._connection.sock.getsockname()[0]) if self._connection else ""
+            return str(sock.getsockname()[0]) if isinstance(sock, socket.socket) else ""
         except OSError:
             return ""
 
     @property
     def quiet_s(self) -> float:
         """How long nothing has come, not even a part of a message."""
-        one = self._connection
-        return time.monotonic() - one.received_at if one is not None else math.inf
+        return time.monotonic() - self._client.received_at
 
     async def start(self) -> None:
         """Begin to connect in the background; `LinkError` if certificates do not fit."""
@@ -250,7 +162,9 @@ class Link:
             )
         if self._tls is not None:
             self._tls.client_context()  # missing files are an error now, not at each attempt
-        self._task = asyncio.create_task(self._run(), name=f"mqtt-{self.client_id}")
+        self._loop = asyncio.get_running_loop()
+        self._broken = asyncio.Event()
+        self._task = self._loop.create_task(self._run(), name=f"mqtt-{self.client_id}")
 
     async def stop(self) -> bool:
         """Flush for at most a second, and disconnect; return whether all was taken. Idempotent."""
@@ -262,14 +176,15 @@ class Link:
             future.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
-                while self._up and self._unacknowledged:  # noqa: ASYNC110 - no event of the last
+                while self._up and self._unacknowledged:  # noqa: ASYNC110 - paho has no event
                     await asyncio.sleep(0.01)
         flushed = self._up and not self._unacknowledged
-        if self._connection is not None:
-            self._connection.send(mqtt.bare(Kind.DISCONNECT))
-            self._connection.write()
+        self._client.disconnect()
+        self._client.loop_write()
+        self._client.loop_misc()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        self._drain()
         return flushed
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 1) -> bool:
@@ -283,35 +198,39 @@ class Link:
             len(self._unacknowledged) >= OUTBOX_MESSAGES
         ):
             refused = "full"
-        elif self._up and self._connection is not None and not self._stopping:
-            number = self._next_number() if qos else 0
-            if qos:
-                self._unacknowledged[number] = size
+        elif self._up and not self._stopping:
+            info = self._client.publish(topic, payload, qos)
+            if info.rc == _OK:
+                self._unacknowledged[info.mid] = size
                 self.pending_bytes += size
-            self._connection.send(mqtt.publish(topic, payload, number))
-            self.counters["sent"] += 1
-            self.counters["sent_bytes"] += size
-            return True
+                self.counters["sent"] += 1
+                self.counters["sent_bytes"] += size
+                self._write()
+                return True
         self.counters[f"refused_{refused}"] += 1
         return False
 
-    def subscribe(self, *filters: str) -> "asyncio.Future[bool]":
+    def subscribe(self, *filters: str) -> "asyncio.Future[None]":
         """Subscribe now and after every reconnect; the future ends at SUBACK.
 
-        It says whether the broker grants all; `stop` cancels it.
+        It raises `SubscribeRefusedError` where the broker refuses; `stop` cancels it.
         """
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # A refusal is logged here: nobody has to look.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._wanted.update(dict.fromkeys(filters, future))
         if self._up:
             self._ask(filters)
+            self._write()
         return future
 
     def unsubscribe(self, *filters: str) -> None:
         """Forget filters, here and at the broker."""
         for each in filters:
             self._wanted.pop(each, None)
-        if self._up and self._connection is not None and filters:
-            self._connection.send(mqtt.unsubscribe(self._next_number(), *filters))
+        if self._up and filters:
+            self._client.unsubscribe(list(filters))
+            self._write()
 
     # ------------------------------------------------------- connect and serve
 
@@ -325,6 +244,9 @@ class Link:
                 # A defect must not leave a process that looks alive and hears nothing.
                 self.counters["callback_errors"] += 1
                 _log.exception("%s: the connection failed with an unexpected error", self.client_id)
+            finally:
+                self._closed()
+            self._down("connection lost", weak=True)
             if time.monotonic() - began > STABLE_S:
                 backoff.reset()
             await self._pause(*backoff.draw())
@@ -340,122 +262,88 @@ class Link:
             await asyncio.sleep(min(left, CHECK_S))
 
     async def _connect_and_serve(self) -> None:
+        # What was in flight is gone: sent again it would only meet newer messages.
+        self._client.drop_out_messages()
+        self._client.failure = None
         try:
             # An address that was this machine's own may have become another's.
             self.address.check_cover(insecure=self._insecure)
             sock = await connected(self.address.host, self.address.port, self._tls)
+            self.peer = named(sock)[1]
+            self._client.ready_socket = sock
+            self._client.reconnect()
         except (OSError, ValueError, LinkError) as exc:
             self.counters["failed_connects"] += 1
             self._count_refusal(exc)
             before = self.counters["connects"] > 0
             self._note_error(with_hint(connect_reason(exc), self.address, before=before))
             return
-        self.peer = named(sock)[1]
-        self._connection = one = _Connection(sock, self._take, self._buffer)
-        one.send(self._opening)
         give_up = time.monotonic() + ANSWER_S
-        try:
-            while not one.over.is_set():
-                now = time.monotonic()
-                if not self._up and now >= give_up:
-                    one.end(OSError(NO_BROKER))
-                one.keep_alive(now)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(CHECK_S):
-                        await one.over.wait()
-        finally:
-            one.close()
-            self._connection = None
-            self._lost(one.failure)
-
-    def _lost(self, failure: Exception | None) -> None:
-        if failure is not None and not self._stopping:
-            self._count_refusal(failure)
-            self._note_error(connect_reason(failure))
-        if self._up:
-            self._up = False
-            self.counters["losses"] += 1
-            self.counters["lost_unacknowledged"] += len(self._unacknowledged)
-            # Sent again it would only meet newer messages.
-            self._unacknowledged.clear()
-            self.pending_bytes = 0
-            self._guard(lambda: self._on_state(False))
+        while self._client.socket() is not None:
+            self._client.loop_misc()
+            self._write()
+            if not self._up and time.monotonic() >= give_up:
+                self._client.give_up(NO_BROKER)
+            self._broken.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_S):
+                    await self._broken.wait()
 
     def _count_refusal(self, exc: Exception) -> None:
         refused = tls_refusal(exc)
         if refused is not None:
             self.counters[f"tls_{refused[0]}"] += 1
 
-    def _note_error(self, reason: str) -> None:
-        """Say once why there is no connection."""
-        if reason != self.last_error:
-            self.last_error = reason
-            _log.warning("%s: no connection to %s: %s", self.client_id, self.address, reason)
-
-    # --------------------------------------------------------------- what comes
-
-    def _take(self, packets: list[Packet]) -> None:
-        """Take in what one read brought; its messages are handed over together."""
-        assert self._connection is not None
-        messages, at = [], self._connection.received_at
-        for packet in packets:
-            match packet.kind:
-                case Kind.PUBLISH:
-                    self.counters["received_bytes"] += len(packet.payload)
-                    if packet.number:
-                        self._connection.send(mqtt.answer(Kind.PUBACK, packet.number))
-                    messages.append(packet)
-                case Kind.PUBACK:
-                    self.pending_bytes -= self._unacknowledged.pop(packet.number, 0)
-                case Kind.SUBACK:
-                    self._subscribed(packet)
-                case Kind.CONNACK:
-                    self._answered(packet.number & 0xFF)
-        if messages:
-            self.counters["received"] += len(messages)
-            self._guard(lambda: self._on_arrivals(messages, at))
-
-    def _answered(self, code: int) -> None:
-        assert self._connection is not None
-        if code:
-            self.counters["failed_connects"] += 1
-            why = mqtt.REFUSALS[code] if code < len(mqtt.REFUSALS) else f"code {code}"
-            refusal = with_hint(f"the broker refused the connection: {why}", self.address)
-            self._connection.end(OSError(refusal))
-            return
-        self.counters["connects"] += 1
-        self.last_error = ""
-        self._up = True
-        self._asked.clear()
-        if self._wanted:
-            self._ask(tuple(self._wanted))
-        _log.info("%s: connected to %s", self.client_id, self.address)
-        self._guard(lambda: self._on_state(True))
-
     def _ask(self, filters: tuple[str, ...]) -> None:
-        assert self._connection is not None
-        number = self._next_number()
-        self._asked[number] = filters
-        self._connection.send(mqtt.subscribe(number, *filters))
+        code, packet_id = self._client.subscribe([(each, 1) for each in filters])
+        if code == _OK and packet_id is not None:
+            self._asked[packet_id] = filters
 
-    def _subscribed(self, packet: Packet) -> None:
-        filters = self._asked.pop(packet.number, ())
-        codes = zip(filters, packet.payload, strict=False)
-        refused = [each for each, code in codes if code >= mqtt.REFUSED]
-        if refused:
-            self.counters["subscribe_refused"] += len(refused)
-            names = ", ".join(refused)
-            _log.error("%s: the broker refused the subscription to %s", self.client_id, names)
-        for each in filters:
-            future = self._wanted.get(each)
-            if future is not None and not future.done():
-                future.set_result(not refused)
+    # ----------------------------------------------------------- read and write
 
-    def _next_number(self) -> int:
-        while True:
-            self._number = self._number % mqtt.MAX_ID + 1
-            if self._number not in self._unacknowledged:
-                return self._number
+    def _read(self) -> None:
+        client, left = self._client, BATCH
+        while client.loop_read() == _OK and client.has_more and left:
+            left -= 1
+        if not left:
+            # No poll announces what was read ahead; others have their turn first.
+            self._loop.call_soon(self._read_more, self._fd)
+        self._drain()
+        self._write()
+
+    def _read_more(self, fd: int) -> None:
+        if fd == self._fd and fd >= 0:
+            self._read()
+
+    def _write(self) -> None:
+        """Write what waits, and be called again when there is room for more."""
+        client = self._client
+        if client.want_write():
+            client.loop_write()
+        wanted = self._fd >= 0 and client.want_write()
+        if wanted != self._writing and self._fd >= 0:
+            self._writing = wanted
+            if wanted:
+                self._loop.add_writer(self._fd, self._write)
+            else:
+                self._loop.remove_writer(self._fd)
+
+    def _later(self, event: Callable[[], None]) -> None:
+        """Hand something over soon, after the messages that came before it."""
+        self._end_batch()
+        self._events.append(event)
+        self._loop.call_soon(self._drain)
+
+    def _end_batch(self) -> None:
+        if self._batch:
+            batch, self._batch = self._batch, []
+            self._events.append(lambda: self._on_arrivals(batch))
+
+    def _drain(self) -> None:
+        self._end_batch()
+        events, self._events = self._events, []
+        for event in events:
+            self._guard(event)
 
     def _guard(self, call: Callable[[], None]) -> None:
         try:
@@ -466,3 +354,105 @@ class Link:
                 _log.exception(
                     "a message could not be handled; further errors of this kind are only counted"
                 )
+
+    # --------------------------------------------------------- paho's callbacks
+
+    def _new_client(self) -> Client:
+        client = Client(self._session, MAX_PACKET_BYTES)
+        client.on_connect = self._connected
+        client.on_disconnect = self._disconnected
+        client.on_subscribe = self._subscribed
+        client.on_publish = self._published
+        client.on_message = self._arrived
+        client.on_socket_open = self._opened
+        client.on_socket_close = self._closed
+        if self.address.user:
+            client.username_pw_set(self.address.user, self.address.password)
+        client.connect_async(self.address.host, self.address.port, KEEPALIVE_S)
+        return client
+
+    def _opened(self, _client: object, _data: object, sock: Any) -> None:  # paho's own union
+        self._fd, self._writing = sock.fileno(), False
+        self._loop.add_reader(self._fd, self._read)
+
+    def _closed(self, *_: object) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._loop.remove_reader(fd)
+            self._loop.remove_writer(fd)
+        self._broken.set()
+
+    def _connected(
+        self, _client: object, _data: object, _flags: object, reason: ReasonCode, _props: object
+    ) -> None:
+        if reason.is_failure:
+            self.counters["failed_connects"] += 1
+            refusal = f"the broker refused the connection: {safe_text(reason)}"
+            self._note_error(with_hint(refusal, self.address))
+            return
+        self.counters["connects"] += 1
+        self.last_error = ""
+        self._up = True
+        self._asked.clear()
+        if self._wanted:
+            self._ask(tuple(self._wanted))
+        _log.info("%s: connected to %s", self.client_id, self.address)
+        self._later(lambda: self._on_state(True))
+
+    def _disconnected(
+        self, _client: object, _data: object, _flags: object, reason: ReasonCode, _props: object
+    ) -> None:
+        # paho may call this twice for one loss, and after a refusal.
+        failure = self._client.failure
+        if failure is not None:
+            self._count_refusal(failure)
+            self._down(connect_reason(failure))
+        elif reason.getName() == "Unspecified error":
+            self._down("the broker closed the connection", weak=True)
+        else:
+            self._down(safe_text(reason), weak=True)
+
+    def _down(self, reason: str, *, weak: bool = False) -> None:
+        """Note a loss once; a weak reason replaces no other."""
+        was_up, self._up = self._up, False
+        if not (self._stopping or (weak and self.last_error)):
+            self._note_error(reason)
+        if was_up:
+            self.counters["losses"] += 1
+            self.counters["lost_unacknowledged"] += len(self._unacknowledged)
+            self._unacknowledged.clear()
+            self.pending_bytes = 0
+            self._later(lambda: self._on_state(False))
+
+    def _note_error(self, reason: str) -> None:
+        """Say once why there is no connection."""
+        if reason != self.last_error:
+            self.last_error = reason
+            _log.warning("%s: no connection to %s: %s", self.client_id, self.address, reason)
+
+    def _arrived(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
+        self.counters["received"] += 1
+        self.counters["received_bytes"] += len(message.payload)
+        try:
+            self._batch.append(Arrival(message.topic, bytes(message.payload), time.monotonic()))
+        except UnicodeDecodeError:
+            self.counters["callback_errors"] += 1
+
+    def _published(self, _client: object, _data: object, mid: int, *_: object) -> None:
+        self.pending_bytes -= self._unacknowledged.pop(mid, 0)
+
+    def _subscribed(
+        self, _client: object, _data: object, mid: int, codes: list[ReasonCode], _props: object
+    ) -> None:
+        filters = self._asked.pop(mid, ())
+        waiting = [self._wanted[each] for each in filters if each in self._wanted]
+        refused = tuple(each for each, code in zip(filters, codes, strict=False) if code.is_failure)
+        if refused:
+            self.counters["subscribe_refused"] += len(refused)
+            _log.error("%s: %s", self.client_id, SubscribeRefusedError(refused))
+        for each in refused:
+            if each in self._wanted and not self._wanted[each].done():
+                self._wanted[each].set_exception(SubscribeRefusedError(refused))
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)

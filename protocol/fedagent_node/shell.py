@@ -36,8 +36,7 @@ from .effects import Connect, Emit, Input, LinkDown, LinkUp, Revoked, Send, Take
 from .envelope import Gate
 from .errors import COVER, NotEnrolledError, SettingError
 from .jobs import JobQueue
-from .link import Link
-from .mqtt import Packet
+from .link import Arrival, Link
 from .network import Cover, refusal
 from .process import Systemd, keep_collecting, stop_on_signals, watch_loop
 from .settings import BrokerConfig, NodeConfig
@@ -380,7 +379,7 @@ class Shell:
             tls=tls,
             insecure=self._config.insecure,
             will=will,
-            on_arrivals=lambda batch, at: self._arrived(name, incoming, batch, at),
+            on_arrivals=lambda batch: self._arrived(name, incoming, batch),
             on_state=lambda up: self.receive(LinkUp(name) if up else LinkDown(name)),
             urgent=self.driver.core.urgent,
         )
@@ -418,19 +417,19 @@ class Shell:
         assert self._change is not None
         self._change(effect)
 
-    def _arrived(self, name: str, incoming: Direction, batch: list[Packet], at: float) -> None:
+    def _arrived(self, name: str, incoming: Direction, batch: list[Arrival]) -> None:
         link = self.links.get(name)
         if link is None:  # it is being left
             return
-        for packet in batch:
+        for arrival in batch:
             if self._over:
                 return
             self.driver.arrived(
                 name,
                 incoming,
-                packet.topic,
-                packet.payload,
-                at=at,
+                arrival.topic,
+                arrival.payload,
+                at=arrival.at,
                 link_idle=link.pending_bytes == 0,
             )
         self.driver.flush()

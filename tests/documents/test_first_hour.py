@@ -40,7 +40,7 @@ INSTALL = lines_of(
     "docs/quickstart.md",
     "make wheel",
     "python3 -m venv fed && . fed/bin/activate",
-    'pip install "$(ls dist/fedagent-*.whl)[coordinator,report]"',
+    'pip install "$(ls dist/fedagent-*.whl)[edge,coordinator,report]"',
 )
 THREE = lines_of(
     "README.md",

@@ -8,8 +8,7 @@ from typing import Any
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker, BrokerSpec
-from fedagent_node.link import Link
-from fedagent_node.mqtt import Packet
+from fedagent_node.link import Arrival, Link
 from fedagent_protocol.codec import Direction
 from fedagent_protocol.messages import AnyMessage, Message
 
@@ -24,7 +23,7 @@ class Peer:
     def __init__(
         self, address: BrokerAddress, name: str, *, reads: Direction | None = None, **settings: Any
     ) -> None:
-        self.heard: list[Packet] = []
+        self.heard: list[Arrival] = []
         self.messages: list[tuple[str, AnyMessage]] = []
         self.states: list[bool] = []
         self._reads = reads
@@ -37,7 +36,7 @@ class Peer:
             **settings,
         )
 
-    def _arrived(self, batch: list[Packet], _at: float) -> None:
+    def _arrived(self, batch: list[Arrival]) -> None:
         self.heard += batch
         if self._reads is not None:
             self.messages += [(one.topic, read(self._reads, one.payload)) for one in batch]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_node.broker.acl import AccessList, covers
+from fedagent_node.errors import SubscribeRefusedError
 from fedagent_node.site.certificates import Role
 from fedagent_protocol import topics
 from fedagent_protocol.errors import TopicError
@@ -55,7 +56,9 @@ def all_topics(ids: dict[str, str]) -> list[str]:
 
 
 async def _subscribed(one: Peer, each: str) -> None:
-    if not await one.link.subscribe(each):
+    try:
+        await one.link.subscribe(each)
+    except SubscribeRefusedError:
         one.link.unsubscribe(each)
 
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedagent_node.address import BrokerAddress
-from fedagent_node.link import Link
-from fedagent_node.mqtt import Packet
+from fedagent_node.link import Arrival, Link
 from tests.e2e.support import NEEDS_PASSWORDS, guarded
 
 SCRIPT = Path(__file__).parents[2] / "deploy/observe/home_assistant.py"
@@ -38,7 +37,7 @@ def retained(port: int) -> dict[str, bytes]:
     """Return what the broker has for who comes now."""
     heard: dict[str, bytes] = {}
 
-    def note(arrivals: list[Packet], _at: float) -> None:
+    def note(arrivals: list[Arrival]) -> None:
         heard.update({one.topic: one.payload for one in arrivals})
 
     async def listen() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -16,9 +17,8 @@ import pytest
 from fedagent_node import link as link_module
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker
-from fedagent_node.link import Link
-from fedagent_node.mqtt import Packet
-from tests.fakes.links import Peer, broker, eventually, peer
+from fedagent_node.link import Arrival, Link
+from tests.fakes.links import PATIENCE_S, Peer, broker, eventually, peer
 
 
 @contextlib.asynccontextmanager
@@ -90,7 +90,7 @@ async def test_nothing_stale_is_sent_after_a_reconnect(tmp_path: Path) -> None:
 async def test_a_raising_callback_is_counted_and_the_link_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def heard(self: Peer, batch: list[Packet], _at: float) -> None:
+    def heard(self: Peer, batch: list[Arrival]) -> None:
         self.heard += batch
         raise ValueError("a defect in the application")
 
@@ -140,7 +140,7 @@ async def answered(answer: bytes, seen: list[object]) -> AsyncIterator[None]:
         link = Link(
             BrokerAddress("127.0.0.1", server.sockets[0].getsockname()[1]),
             client_id="one",
-            on_arrivals=lambda batch, _: seen.extend(a.payload for a in batch),
+            on_arrivals=lambda batch: seen.extend(a.payload for a in batch),
             on_state=seen.append,
         )
         await link.start()
@@ -148,6 +148,16 @@ async def answered(answer: bytes, seen: list[object]) -> AsyncIterator[None]:
             yield
         finally:
             await link.stop()
+
+
+async def test_a_flood_leaves_others_their_turn() -> None:
+    many, seen, turns = 4 * link_module.BATCH, list[object](), [0]
+    async with asyncio.timeout(PATIENCE_S), answered(CONNACK + many * PUBLISH, seen):
+        while len(seen) < many:
+            await asyncio.sleep(0)
+            turns.append(len(seen))
+    steps = [after - before for before, after in itertools.pairwise(turns)]
+    assert max(steps) <= link_module.BATCH + 1
 
 
 async def test_what_came_before_a_connection_broke_is_heard_before_its_end() -> None:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fedagent_node.errors import LinkError
-from fedagent_node.link import Link
-from fedagent_node.mqtt import Packet
+from fedagent_node.link import Arrival, Link
 
 from .base import BadSampleError, ResumableStream, RowReader, Samples, StreamSchema
 from .kinds import Field, Mqtt
@@ -97,11 +96,11 @@ class MqttStream(ResumableStream):
         await link.start()
         link.subscribe(self._spec.topic).add_done_callback(self._subscribed)
 
-    def _subscribed(self, answer: "asyncio.Future[bool]") -> None:
-        if not answer.cancelled() and not answer.result():
+    def _subscribed(self, answer: "asyncio.Future[None]") -> None:
+        if not answer.cancelled() and answer.exception() is not None:
             self._counters["subscribe_refused"] += 1
 
-    def _arrived(self, arrivals: list[Packet], _at: float) -> None:
+    def _arrived(self, arrivals: list[Arrival]) -> None:
         """Read messages in the link's loop."""
         for arrival in arrivals:
             try:

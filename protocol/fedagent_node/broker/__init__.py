@@ -1,1 +1,1 @@
-"""A private broker of an edge or the coordinator: mosquitto, or one of ours."""
+"""A private broker of an edge or the coordinator: mosquitto, or amqtt behind limits of ours."""

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 from fedagent_node.data_dir import write_private
-from fedagent_node.mqtt import Connect
 
 from .acl import BrokerSpec
 
@@ -95,8 +94,15 @@ async def cut_sessions(spec: BrokerSpec, names: list[str]) -> None:
         for name in names:
             async with asyncio.timeout(_CUT_S):
                 reader, writer = await asyncio.open_unix_connection(door)
-                writer.write(Connect(name, keep_alive_s=10).packed())
+                writer.write(connect_packet(name))
                 await reader.readexactly(4)
                 writer.close()
     finally:
         os.close(folder)
+
+
+def connect_packet(client_id: str) -> bytes:
+    """Return an MQTT 3.1.1 CONNECT with a clean session and a keep-alive of 10 s."""
+    name = client_id.encode()
+    body = b"\x00\x04MQTT\x04\x02\x00\x0a" + len(name).to_bytes(2, "big") + name
+    return bytes([0x10, len(body)]) + body

@@ -1,6 +1,7 @@
 """A private broker of the edge or the coordinator: chosen, started, watched, ended."""
 
 import asyncio
+import importlib.util
 import logging
 import os
 import signal
@@ -25,6 +26,7 @@ from fedagent_node.network import (
     owns_port,
 )
 from fedagent_protocol.errors import safe_text
+from fedagent_protocol.extras import how_to_add
 
 from .acl import BrokerSpec
 from .mosquitto import config_path, cut_sessions, mosquitto_program, write_files
@@ -296,9 +298,13 @@ class Broker:
 
 def choose_kind(kind: str) -> Kind:
     """Return which broker ``auto`` means here; raises `SettingError`."""
+    embedded = importlib.util.find_spec("amqtt") is not None
     if kind in {"auto", "mosquitto"} and mosquitto_program() is not None:
         return "mosquitto"
-    if kind in {"auto", "embedded"}:
+    if kind in {"auto", "embedded"} and embedded:
         return "embedded"
-    hint = "install mosquitto, or choose --broker embedded"
+    hint = {
+        "mosquitto": "install mosquitto, or choose --broker embedded",
+        "embedded": how_to_add("edge"),
+    }.get(kind, f"install mosquitto, or the embedded broker: {how_to_add('edge')}")
     raise SettingError("broker", f"no {kind} broker is installed here", hint)

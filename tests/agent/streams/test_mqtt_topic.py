@@ -27,7 +27,7 @@ async def _sensor(data_dir: Path) -> AsyncIterator[tuple[Link, Mqtt]]:
     link = Link(
         address,
         client_id="sensor",
-        on_arrivals=lambda _, __: None,
+        on_arrivals=lambda _: None,
         on_state=lambda connected: up.set() if connected else None,
     )
     await link.start()

@@ -21,6 +21,7 @@ from fedagent_node.broker.mosquitto import mosquitto_program
 from fedagent_protocol.extras import how_to_add
 
 PACKAGES = {
+    "amqtt": ("the embedded broker", "edge"),
     "rich": ("a coordinator", "coordinator"),
     "matplotlib": ("plots of comparisons", "report"),
     "torch": ("training of PyTorch models, faster convolutional networks", "torch"),
@@ -74,8 +75,14 @@ def broker() -> Finding:
         line = [path, "-h"]
         answer = subprocess.run(line, capture_output=True, text=True, timeout=10, check=False)
         return fine(f"{(answer.stdout.splitlines() or ['mosquitto'])[0]} at {path}")
-    text = "mosquitto is not installed; edges use the embedded broker, which is slower"
-    return odd(text, "apt install mosquitto")
+    if find_spec("amqtt") is not None:
+        text = "mosquitto is not installed; edges use the embedded broker, which is slower"
+        return odd(text, "apt install mosquitto")
+    return odd(
+        "neither mosquitto nor the embedded broker is installed; edge and coordinator need "
+        "one, an agent does not",
+        f"apt install mosquitto, or {how_to_add('edge')}, or give --broker URL",
+    )
 
 
 def clock() -> Finding:

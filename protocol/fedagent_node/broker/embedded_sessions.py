@@ -1,0 +1,187 @@
+"""amqtt's broker with identities, an access list, a direct fan-out and nothing kept."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+from amqtt.broker import Broker as AmqttBroker
+from amqtt.contexts import Action
+from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
+from amqtt.mqtt.publish import PublishPacket
+from amqtt.session import Session
+
+from .acl import BrokerSpec
+from .embedded_limits import LimitedReader, Writer
+
+LISTENER = "default"
+MAX_BACKLOG_BYTES = 48 << 20
+"""Most bytes that wait for one subscriber; credit keeps honest roles far below."""
+ALL_BACKLOG_BYTES = 80 << 20
+"""Most bytes that wait for all of them."""
+MAX_KEEPALIVE_S = 300
+MAX_FILTERS = 64
+"""Of one client; who wants more is cut off."""
+MAX_WILL_BYTES = 256
+_CONFIG = {
+    # The address is a placeholder: nothing listens on an external listener.
+    "listeners": {LISTENER: {"type": "external", "bind": "127.0.0.1:1883"}},
+    "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+}
+
+
+class _Handler(BrokerProtocolHandler):  # type: ignore[misc]  # amqtt is skipped by mypy (pyproject)
+    """amqtt's handler of one session, which ends when nothing is heard for its keep-alive."""
+
+    def handle_read_timeout(self) -> None:
+        """Close the connection, which amqtt leaves to others."""
+        if isinstance(self.writer, Writer):
+            self.writer.abort()
+
+
+class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
+    """amqtt's broker, bounded.
+
+    amqtt sends each message in a task per subscriber, and forgets it when no PUBACK came within
+    5 s; what waits for a slow subscriber has no bound. Here a message is written at once, at
+    QoS 0 (which is granted), and a subscriber that is too far behind loses messages, counted.
+    Every session is a clean one, a will is small; who sends a message to be retained is cut off.
+    """
+
+    def __init__(self, spec: BrokerSpec, counters: Counter[str], tell: Callable[..., bool]) -> None:
+        super().__init__(_CONFIG)
+        self._counters = counters
+        self._tell = tell
+        self._access = spec.access
+
+    def leave_out(self, revoked: frozenset[str]) -> None:
+        """Allow these ids nothing from now on, and all others what they may."""
+        if self._access is not None:
+            self._access = replace(self._access, revoked=revoked)
+
+    async def end_session(self, client_id: str) -> bool:
+        """Close a session and forget it; return whether there was one."""
+        session, handler = self._sessions.pop(client_id, (None, None))
+        if session is None:
+            return False
+        await self._del_all_subscriptions(session)
+        session.clear_queues()
+        if isinstance(handler.writer, Writer):
+            handler.writer.abort()
+        await handler.handle_connection_closed()
+        return True
+
+    # ------------------------------------------------------------------ who it is
+
+    async def _initialize_client_session(
+        self, reader: LimitedReader, writer: Writer, remote_address: str, remote_port: int
+    ) -> tuple[BrokerProtocolHandler, Session]:
+        """Read a CONNECT; whose session it was before is not known any more."""
+        handler, session = await _Handler.init_from_connect(reader, writer, self.plugins_manager)
+        session.keep_alive = min(session.keep_alive or MAX_KEEPALIVE_S, MAX_KEEPALIVE_S) * 3 // 2
+        session.clean_session, session.parent = True, 0
+        name = writer.name if self._access is not None else ""
+        session.attributes["name"] = name
+        # A will is small, and what its owner may write itself.
+        small = len(session.will_message or b"") <= MAX_WILL_BYTES and not session.will_retain
+        session.will_flag = (
+            session.will_flag and small and self._may(session, "write", session.will_topic or "")
+        )
+        reader.waiting = session.delivered_message_queue.qsize
+        session.client_id = name or session.client_id or f"{remote_address}:{remote_port}"
+        if await self.end_session(session.client_id):
+            self._tell(taken_over=session.client_id)
+        return handler, session
+
+    # ------------------------------------------------------- what it may and does
+
+    def _may(self, session: Session, verb: Literal["read", "write"], topic: str) -> bool:
+        access = self._access
+        if access is None or access.allows(session.attributes["name"], verb, topic):
+            return True
+        self._counters["denied_publish" if verb == "write" else "denied_subscribe"] += 1
+        return False
+
+    async def _topic_filtering(self, session: Session, topic: str, action: Action) -> bool:
+        return self._may(session, "write" if action == Action.PUBLISH else "read", topic)
+
+    async def _handle_message_delivery(
+        self,
+        client_session: Session,
+        handler: BrokerProtocolHandler,
+        wait_deliver: "asyncio.Future[object]",
+    ) -> bool:
+        if getattr(wait_deliver.result(), "retain", False):
+            self._counters["refused_retained"] += 1
+            await self.end_session(client_session.client_id)
+            return False
+        ok: bool = await super()._handle_message_delivery(client_session, handler, wait_deliver)
+        return ok
+
+    async def add_subscription(self, subscription: tuple[str, int], session: Session) -> int:
+        """Subscribe at QoS 0, whatever was asked for; 128 is a refusal."""
+        filters = session.attributes.setdefault("filters", set())
+        if len(filters) >= MAX_FILTERS and subscription[0] not in filters:
+            self._counters["denied_subscribe"] += 1
+            await self.end_session(session.client_id)
+            return 0x80
+        granted: int = await super().add_subscription((subscription[0], 0), session)
+        if granted == 0:
+            filters.add(subscription[0])
+        return granted
+
+    def _del_subscription(self, a_filter: str, session: Session) -> int:
+        session.attributes.get("filters", set()).discard(a_filter)
+        deleted: int = super()._del_subscription(a_filter, session)
+        return deleted
+
+    async def _handle_unsubscription(
+        self,
+        client_session: Session,
+        handler: BrokerProtocolHandler,
+        unsubscribe_waiter: "asyncio.Future[object]",
+    ) -> None:
+        topics = list(unsubscribe_waiter.result().topics)  # type: ignore[attr-defined]
+        await super()._handle_unsubscription(client_session, handler, unsubscribe_waiter)
+        for each in topics:
+            if not self._subscriptions.get(each, True):
+                del self._subscriptions[each]
+
+    async def _publish_retained_messages_for_subscription(
+        self, subscription: tuple[str, int], session: Session
+    ) -> None:
+        """Do nothing, since nothing is retained; amqtt would walk over tables that change."""
+
+    async def _broadcast_message(
+        self,
+        session: Session | None,  # noqa: ARG002 - the signature is amqtt's
+        topic: str | None,
+        data: bytes | bytearray | None,
+        force_qos: int | None = None,  # noqa: ARG002
+    ) -> None:
+        if topic is None:
+            return
+        packet = PublishPacket.build(
+            topic, bytes(data or b""), None, dup_flag=False, qos=0, retain=False
+        ).to_bytes()
+        for topic_filter, subscribers in self.subscriptions.items():
+            if self._matches(topic, topic_filter):
+                for target, _qos in subscribers:
+                    self._write(target, packet)
+
+    def _write(self, target: Session, packet: bytes) -> None:
+        handler = self._get_handler(target)
+        writer = handler.writer if handler is not None else None
+        if not isinstance(writer, Writer) or target.transitions.state != "connected":
+            return
+        waits = writer.backlog_bytes
+        if waits > MAX_BACKLOG_BYTES or (waits and self._backlog() > ALL_BACKLOG_BYTES):
+            self._counters["dropped_slow"] += 1
+            return
+        writer.write(packet)
+
+    def _backlog(self) -> int:
+        """Return what waits for all subscribers together."""
+        writers = (handler.writer for _, handler in self._sessions.values())
+        return sum(one.backlog_bytes for one in writers if isinstance(one, Writer))
