@@ -81,7 +81,7 @@ def test_a_whole_demo(tmp_path: Path, demos: list[Running]) -> None:
     # Asked of all at once: the demo kills some, at any moment.
     ours = {process.pid for process in family}
     listening = {
-        connection.laddr.ip
+        connection.laddr[0]
         for connection in psutil.net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN and connection.pid in ours
     }
