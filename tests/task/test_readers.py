@@ -106,11 +106,17 @@ def test_the_last_column_of_a_csv_is_its_label(tmp_path: Path) -> None:
     data = read_csv(path)
     assert data.y.tolist() == [3, 6]
     np.testing.assert_array_equal(data.x, [[1.5, 2], [4, 5]])
+    path.write_bytes(b"\xef\xbb\xbf1,2\r\n3,4\r\n")  # as a spreadsheet writes it
+    assert read_csv(path).y.tolist() == [2, 4]
     for content, says in (
-        ("", "has only 0 columns"),
+        ("", "has no sample"),
+        ("a,b\n", "has no sample"),
         ("1\n2\n", "columns"),
-        ("1,2\n3\n", "number of columns changed from 2 to 1"),
-        ("1,2\n3,x\n", "could not convert string 'x'"),
+        ("1,2\n3\n", "sample 2 has 1 columns, not 2"),
+        ("a,b,c\n1,2\n3,4\n", "sample 1 has 2 columns, not 3"),
+        ("1,2\n3,x\n", "sample 2 is not a number"),
+        ("1,2\n3,\n", "sample 2 is not a number"),
+        ("1,2\n1_0,2\n", "is not a table of numbers"),
     ):
         path.write_text(content)
         with pytest.raises(DatasetError, match=says):
@@ -136,7 +142,7 @@ def test_ratings_keep_users_and_items(tmp_path: Path) -> None:
     assert data.x.tolist() == [[196, 242], [186, 302]]
     assert data.y.tolist() == [3, 4]
     path.write_text("196\t242\n")
-    with pytest.raises(DatasetError, match="user item rating"):
+    with pytest.raises(DatasetError, match="1 has 2 columns, not 4; write user item rating"):
         read_ratings(path)
 
 

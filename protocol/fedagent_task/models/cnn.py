@@ -9,25 +9,21 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from fedagent_task.recipe.shapes import KERNEL, POOL, Image
+from fedagent_task.recipe.shapes import KERNEL, POOL
 
 from .base import Floats, Weights
 from .mlp import Gradient, Mlp
-
-Places = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """What the way back needs of one convolution."""
 
-    columns: Floats  # the window under each output, [n * rows * columns, in * 25]
-    places: Places  # which of the four was largest, [n, rows/2, columns/2, out]
+    columns: Floats  # the window under each output, [n * rows * columns, 25 * in]
+    images: Floats  # before pooling
     output: Floats
-    size: tuple[int, int]  # rows and columns before pooling
 
 
 @dataclass(frozen=True)
@@ -67,58 +63,58 @@ class Cnn(Mlp):
         slopes: Gradient = {}
         for index in range(self._convolutions, 0, -1):
             one, weight = seen[index - 1], weights[f"conv{index}.weight"]
-            flat: Floats = _unpooled(back * (one.output > 0), one.places, one.size)
+            flat = _unpooled(back * (one.output > 0), one.images)
             slopes[f"conv{index}.bias"] = flat.sum(axis=0)
-            slopes[f"conv{index}.weight"] = (flat.T @ one.columns).reshape(weight.shape)
+            slope_of_window = (flat.T @ one.columns).reshape(len(weight), KERNEL, KERNEL, -1)
+            slopes[f"conv{index}.weight"] = slope_of_window.transpose(0, 3, 1, 2)
             if index > 1:
-                back = _spread(flat @ weight.reshape(len(weight), -1), (n, *one.size), weight.shape)
+                back = _spread(flat @ _by_window(weight), one.images.shape, weight.shape)
         return slopes
+
+
+def _by_window(weight: Floats) -> Floats:
+    """Return the weights [out, 25 * in]: windows whose channels stand together are copied fast."""
+    return cast("Floats", weight.transpose(0, 2, 3, 1).reshape(len(weight), -1))
 
 
 def _convolved(images: Floats, weight: Floats, bias: Floats) -> _Seen:
     windows = sliding_window_view(images, (KERNEL, KERNEL), axis=(1, 2))
     n, rows, columns = windows.shape[:3]
-    flat = cast("Floats", windows.reshape(n * rows * columns, -1))
-    out = flat @ weight.reshape(len(weight), -1).T
+    flat = cast("Floats", windows.transpose(0, 1, 2, 4, 5, 3).reshape(n * rows * columns, -1))
+    out = flat @ _by_window(weight).T
     out += bias
-    pooled, places = _pooled(out.reshape(n, rows, columns, -1))
+    images = out.reshape(n, rows, columns, -1)
+    pooled = np.maximum.reduce(_corners(images))
     np.maximum(pooled, 0, out=pooled)
-    return _Seen(flat, places, pooled, (rows, columns))
+    return _Seen(flat, images, pooled)
 
 
-def _pooled(images: Floats) -> tuple[Floats, Places]:
-    """Return the largest of each 2x2 block and which it was; an odd edge is left out."""
-    n, rows, columns, channels = images.shape
-    rows, columns = rows // POOL, columns // POOL
-    blocks = images[:, : rows * POOL, : columns * POOL].reshape(
-        n, rows, POOL, columns, POOL, channels
-    )
-    flat = blocks.transpose(0, 1, 3, 5, 2, 4).reshape(n, rows, columns, channels, POOL * POOL)
-    places = flat.argmax(axis=4)
-    largest = np.take_along_axis(flat, places[..., None], axis=4)[..., 0]
-    return cast("Floats", largest), places
+def _corners(images: Floats) -> list[Floats]:
+    """Return the four of each 2x2 block, from left to right and down; an odd edge is left out."""
+    rows, columns = images.shape[1] // POOL * POOL, images.shape[2] // POOL * POOL
+    return [
+        images[:, down:rows:POOL, right:columns:POOL]
+        for down in range(POOL)
+        for right in range(POOL)
+    ]
 
 
-def _unpooled(slope: Floats, places: Places, size: tuple[int, int]) -> Floats:
+def _unpooled(slope: Floats, images: Floats) -> Floats:
     """Return the slope at each output of a convolution, [n * rows * columns, out]."""
-    n, rows, columns, channels = slope.shape
-    flat = np.zeros((n, rows, columns, channels, POOL * POOL), slope.dtype)
-    np.put_along_axis(flat, places[..., None], slope[..., None], axis=4)
-    blocks = flat.reshape(n, rows, columns, channels, POOL, POOL).transpose(0, 1, 4, 2, 5, 3)
-    whole = np.zeros((n, *size, channels), slope.dtype)
-    whole[:, : rows * POOL, : columns * POOL] = blocks.reshape(
-        n, rows * POOL, columns * POOL, channels
-    )
-    return whole.reshape(-1, channels)
+    places = np.argmax(_corners(images), axis=0)
+    whole = np.zeros(images.shape, slope.dtype)
+    for place, corner in enumerate(_corners(whole)):
+        np.copyto(corner, slope, where=places == place)
+    return cast("Floats", whole.reshape(-1, images.shape[3]))
 
 
-def _spread(windows: Floats, out: Image, weight: tuple[int, ...]) -> Floats:
+def _spread(windows: Floats, out: tuple[int, ...], weight: tuple[int, ...]) -> Floats:
     """Add each window's slope to the images under it, [n, rows, columns, in]."""
-    n, rows, columns = out
+    n, rows, columns = out[:3]
     channels = weight[1]
-    parts = windows.reshape(n, rows, columns, channels, KERNEL, KERNEL)
+    parts = windows.reshape(n, rows, columns, KERNEL, KERNEL, channels)
     images = np.zeros((n, rows + KERNEL - 1, columns + KERNEL - 1, channels), windows.dtype)
     for down in range(KERNEL):
         for right in range(KERNEL):
-            images[:, down : down + rows, right : right + columns] += parts[..., down, right]
+            images[:, down : down + rows, right : right + columns] += parts[..., down, right, :]
     return images

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.errors import safe_text
 from fedagent_task.errors import DatasetError
 from fedagent_task.models import Doubles
 from fedagent_task.models.base import Csr
@@ -22,41 +21,62 @@ MAX_FEATURES = 100_000_000
 def read_csv(path: Path, limit: int = MAX_BYTES) -> Dataset:
     """Return a CSV file of numbers, the label last; a first line of names is skipped."""
     lines = _lines(path, limit)
-    width = lines[0].count(",") + 1 if lines else 0
+    width = lines[0].count(",") + 1 if lines else 2
     if width < 2:
         raise DatasetError(str(path), f"has only {width} columns", "name the label's column")
-    try:
-        np.fromiter(lines[0].split(","), np.float64)
-    except ValueError:
+    if lines and not _numbers(lines[0].split(",")):
         del lines[0]
-    table = _table(path, lines, ",", _CSV, limit)
+    table = _table(path, lines, ",", width, _CSV, limit)
     return Dataset(table[:, :-1].copy(), whole_numbers(table[:, -1].copy()))
 
 
 def read_ratings(path: Path, limit: int = MAX_BYTES) -> Dataset:
     """Return MovieLens' ``u.data``: x is (user, item) int64 from 1, y the rating."""
-    table = _table(path, _lines(path, limit), None, _RATINGS, limit)
-    good = table.shape[1] == 4 and (table == np.floor(table)).all()
-    if not (good and (table[:, :2] > 0).all() and (np.abs(table[:, :3]) < 2**31).all()):
+    table = _table(path, _lines(path, limit), None, 4, _RATINGS, limit)
+    good = (table == np.floor(table)).all() and (table[:, :2] > 0).all()
+    if not (good and (np.abs(table[:, :3]) < 2**31).all()):
         raise DatasetError(str(path), "is out of range", _RATINGS)
     whole = table[:, :3].astype(np.int64)
     return Dataset(whole[:, :2].copy(), whole[:, 2].copy())
 
 
 def _lines(path: Path, limit: int) -> list[str]:
-    text = read_bytes(path, limit).decode("utf-8", errors="replace")
+    text = read_bytes(path, limit).decode("utf-8-sig", errors="replace")
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _table(path: Path, lines: list[str], comma: str | None, hint: str, limit: int) -> Doubles:
-    """Return float64[lines, columns] of lines that have as many numbers each."""
+def _table(
+    path: Path, lines: list[str], comma: str | None, width: int, hint: str, limit: int
+) -> Doubles:
+    """Return float64[lines, width] of lines that have as many numbers each."""
     if not lines:
         raise DatasetError(str(path), "has no sample", hint)
-    expect_size(path, 8 * len(lines) * len(lines[0].split(comma)), limit)
+    expect_size(path, 8 * len(lines) * width, limit)
     try:
-        return np.loadtxt(lines, np.float64, comments=None, delimiter=comma, ndmin=2)
+        table = np.loadtxt(lines, np.float64, comments=None, delimiter=comma, ndmin=2)
     except ValueError as error:
-        raise DatasetError(str(path), safe_text(error, limit=160), hint) from error
+        raise DatasetError(str(path), _fault(lines, comma, width), hint) from error
+    if table.shape[1] != width:
+        raise DatasetError(str(path), _fault(lines, comma, width), hint)
+    return table
+
+
+def _fault(lines: list[str], comma: str | None, width: int) -> str:
+    for number, line in enumerate(lines, 1):
+        fields = line.split(comma)
+        if len(fields) != width:
+            return f"sample {number} has {len(fields)} columns, not {width}"
+        if not _numbers(fields):
+            return f"sample {number} is not a number"
+    return "is not a table of numbers"
+
+
+def _numbers(fields: list[str]) -> bool:
+    try:
+        np.fromiter(fields, np.float64)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
