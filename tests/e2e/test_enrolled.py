@@ -59,11 +59,9 @@ def test_a_stolen_key_in_use_twice_raises_an_alarm_and_neither_is_paid(tmp_path:
             time.sleep(0.2)
         assert f"a/{ident}: connected a second time while connected" in log
         where = ("--data-dir", str(tmp_path / "coordinator"))
-        for _ in range(80):  # it is in the edge's next status
-            listed = fedagent("devices", *where).stdout
-            if "cloned" in listed:
-                break
-        assert "cloned" in listed
+        # It is in the edge's next status.
+        while "cloned" not in (listed := fedagent("devices", *where).stdout):
+            assert time.monotonic() < until, listed
         coordinator.stop()
     check_books(coordinator, still_open=1)
 
