@@ -105,26 +105,6 @@ def test_edges_know_what_a_restored_coordinator_does_not(tmp_path: Path) -> None
         Site(data, given, edges, identity=load_or_create(data)).run()
 
 
-def test_a_witness_of_more_than_was_accepted_is_heard(tmp_path: Path) -> None:
-    folder, copy = tmp_path / "data", tmp_path / "copy"
-    run = _filled(folder)
-    back_up(folder, copy)
-    heads = []
-    with Store(folder, identity=load_or_create(folder)) as store:
-        for number in (2, 3):
-            play(store, run, small_plan(small_view(number, [100])), {0})
-            heads.append(store.head)
-    older = tmp_path / "older"
-    restore(copy, older)
-    with Store(older, identity=load_or_create(older), accept_lost_history=True) as store:
-        assert heads[0] is not None
-        store.check_witness("hall", heads[0])
-    with Store(older, identity=load_or_create(older)) as store:
-        assert heads[1] is not None
-        with pytest.raises(HistoryLostError):
-            store.check_witness("hall", heads[1])
-
-
 def joined(site: Enrolment, name: str) -> None:
     ident = name.encode().hex().ljust(32, "0")
     site._connection.execute(

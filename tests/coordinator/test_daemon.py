@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import signal
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from fedagent_coordinator.__main__ import run
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.config import CoordinatorConfig
-from fedagent_coordinator.daemon import Daemon, level_of, words_of
+from fedagent_coordinator.daemon import Daemon, words_of
 from fedagent_node.data_dir import hold_data_dir, load_or_create
 from fedagent_node.effects import Emit
 from tests.fakes.coordinator_site import RECIPE, Site, recipe, toy_edges
@@ -92,21 +91,6 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert code(sets=["rounds.count=1"]) == 0
     finished = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (finished["event"], finished["rounds_done"]) == ("finished", 1)
-
-
-@pytest.mark.parametrize(
-    ("name", "fields", "level"),
-    [
-        ("opinions", {"mode": "report", "answered": 0}, logging.WARNING),
-        ("opinions", {"mode": "peers", "volunteers": 2}, logging.INFO),
-        ("round", {"used": 0}, logging.WARNING),
-        ("edge_lost", {"edge": "e"}, logging.WARNING),
-    ],
-)
-def test_an_event_is_as_loud_as_it_matters(
-    name: str, fields: dict[str, object], level: int
-) -> None:
-    assert level_of(name, fields) == level
 
 
 def test_the_log_says_why_opinions_are_missing() -> None:

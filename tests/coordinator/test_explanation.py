@@ -17,7 +17,7 @@ from fedagent_coordinator.books.rows import DeviceRow, OrderRow
 from fedagent_coordinator.core.decision import solved
 from fedagent_coordinator.errors import PolicyError, UnknownRoundError
 from fedagent_coordinator.explanation.account import Change, Explanation
-from fedagent_coordinator.explanation.binding import Binding, binding, change_text
+from fedagent_coordinator.explanation.binding import Binding, binding
 from fedagent_coordinator.explanation.decided import DecidedRound
 from fedagent_coordinator.explanation.explain import explain, explained_round
 from fedagent_coordinator.explanation.nearest import nearest_changes
@@ -29,7 +29,6 @@ from tests.world.kinds import SETS, world
 
 SEED, CAP = 3, 2_500_000
 NAMES = {"e0": "hall"}
-LEAST = {"price": 399, "budget": 1200}
 
 
 def decided(
@@ -167,27 +166,6 @@ def test_who_is_not_available_said_so_or_is_left_out(status: str, reason: str, t
     assert ("left out" in said.reasons[0]) == (status != "arrived")
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (
-            Change(what="price", before=2_000_000, to=1_250_000),
-            "a price of 1.25 credits or less instead of 2",
-        ),
-        (
-            Change(what="rate", before=1e6, to=2e6, edge="e0", factor=2.0),
-            "rates to edge hall 2 times as high, 1 to 2 Mbit/s",
-        ),
-        (
-            Change(what="availability", before=0, to=1),
-            "the device being available",
-        ),
-    ],
-)
-def test_a_change_is_one_line(change: Change, text: str) -> None:
-    assert change_text(change, NAMES) == text
-
-
 def smaller(change: Change) -> Change | None:
     """The change that goes slightly less far; None where there is none between."""
     if change.what == "availability":
@@ -317,16 +295,6 @@ def test_every_round_is_solved_again_as_it_was_recorded(kind: str, tmp_path: Pat
                 chosen = device.client in view.pair_client[selection.pairs]
                 assert (said.state == "selected") == chosen
         assert explain(read, devices[0].agent) == explain(read, devices[0].agent, last)
-
-
-def test_one_that_never_delivers_is_told_with_every_order(tmp_path: Path) -> None:
-    write_run(tmp_path, rounds=4)
-    with open_reader(tmp_path) as read:
-        said = explain(read, "agent-b")
-    assert said.never_delivering
-    assert (said.ordered, said.in_time) == (4, 0)
-    assert [one.round for one in said.orders] == [4, 3, 2, 1]
-    assert any("ordered in 4 rounds, in time in 0" in reason for reason in said.reasons)
 
 
 def test_one_that_nobody_knows_and_a_round_that_is_none(tmp_path: Path) -> None:

@@ -104,51 +104,12 @@ async def test_on_another_machine_too_a_revoked_member_is_out_with_every_certifi
     assert other.cut == {hall}, "the list says whom to leave, whoever handed it on"
 
 
-async def told(lost: Lost, number: int) -> Revoked:
-    """Return the list that a coordinator makes which has a number that is as high, or higher."""
-    async with watching(lost.site()) as coordinator:
-        await eventually(lambda: any(one.number >= number for one in coordinator.told()))
-    return coordinator.told()[-1]
-
-
 def gone(member: Membership, lost: Lost, name: str) -> bool:
     try:
         member.read(lost.held[name].der)
     except EnvelopeError as error:
         return error.refusal is Refusal.REVOKED
     return False
-
-
-async def revoked_since_the_backup(lost: Lost) -> Process:
-    """Return an edge that goes by two revocations that the backup does not know; lose the rest."""
-    edge = device(lost)
-    ids = [lost.certify(name, at=time.time()) for name in ("first", "second")]
-    for ident in ids:
-        lost.revoke(ident, at=time.time())
-    newest = await told(lost, 2)
-    await edge.take_revocations(newest.crl)
-    shutil.rmtree(lost.folder)
-    restore(lost.copy, lost.folder)
-    return edge
-
-
-async def test_who_was_revoked_since_the_backup_is_learnt_from_an_edge(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    lost = Lost.backed_up(tmp_path)
-    edge = await revoked_since_the_backup(lost)
-    shown = edge.membership.site.credentials.crl.read_bytes()
-    for name in ("third", "fourth", "fifth"):
-        lost.revoke(lost.certify(name, at=time.time()), at=time.time())
-    async with watching(lost.site()) as coordinator:
-        await eventually(lambda: coordinator.membership.number == LISTS_SKIPPED + 3)
-        learn_list(lost.folder, "edge-1", shown)
-        await eventually(lambda: coordinator.membership.number > LISTS_SKIPPED + 3)
-    newest = coordinator.told()[-1]
-    await edge.take_revocations(newest.crl)
-    for name in ("first", "second", "third", "fourth", "fifth"):
-        assert gone(edge.membership, lost, name)
-    assert caplog.text.count("is taken over: 4 ids and certificates") == 1
 
 
 def test_a_list_is_learnt_by_its_serials_too(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec import structs
 
 from fedagent_coordinator import policies, run_store
 from fedagent_coordinator.books import archive
@@ -14,7 +13,6 @@ from fedagent_coordinator.books.learning import settled
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.decision import Learning
-from fedagent_coordinator.core.phases import Idle
 from fedagent_coordinator.errors import RunConflictError
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_protocol import messages as m
@@ -55,59 +53,6 @@ def check_policy(site: Site, store: Store, run_id: str) -> None:
     assert one.keys() == other.keys()
     for name, value in one.items():
         assert np.array_equal(value, other[name], equal_nan=value.dtype.kind == "f")
-
-
-def test_a_run_from_its_begin_to_its_report(tmp_path: Path) -> None:
-    given = recipe()
-    site = Site(tmp_path, given, toy_edges(given))
-    site.run()
-    assert site.done == "rounds"
-    names = [event.name for event in site.events]
-    assert names.count("round") == 4
-    assert names.count("model") == 4
-    assert names[-1] == "end"
-    end = site.events[-1].fields
-    assert end["rounds_done"] == 4
-    assert end["ledger_balanced"] is True
-    assert isinstance(end["accuracy"], float)
-    assert (tmp_path / "result.json").exists()
-    timing = next(event for event in site.events if event.name == "round").fields["timing_ms"]
-    assert isinstance(timing, dict)
-    assert timing.keys() == {"observe", "decide", "reserve", "train", "settle", "merge"}
-    check_history(site, 4)
-
-
-def skip_each(site: Site, edge: ToyEdge, every: int) -> None:
-    """Let an edge claim each round whose number is a multiple, so that it is skipped."""
-
-    def claim() -> None:
-        if site.driver is not None and isinstance(site.engine.phase, Idle):
-            run, round_ = site.store.run.run_id, site.engine.run.numbers.round
-            if round_ % every == 0:
-                site.up(edge, structs.replace(edge.hello(), run=run, round=round_))
-        site.kernel.after(0.05, claim)
-
-    site.kernel.after(0.05, claim)
-
-
-def test_an_edge_that_claims_rounds_keeps_no_snapshot_out_of_the_books(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_store, "SNAPSHOT_EVERY", 3)
-    given = recipe("rounds.count=10", "rounds.every_s=0.5")
-    site = Site(tmp_path, given, toy_edges(given, 2), kill_at="learnt", kill_hit=5)
-    skip_each(site, site.edges[0], 3)
-    site.run()
-    site.close()
-    assert (site.done, site.kills) == ("rounds", 1)
-    assert site.passed.count("snapshot") == 3
-    with Store(tmp_path) as store:
-        run = store.read.run().run_id
-        done = [row.round for row in store.read.rounds(run) if row.state == "done"]
-        rows = store._db.connection.execute("SELECT round FROM snapshots ORDER BY round")
-        assert [row[0] for row in rows][-2:] == [done[5], done[8]]
-        assert max(done) > len(done) == 10
-        check_policy(site, store, run)
 
 
 @pytest.mark.parametrize("point", ["", "prune.dropped", "pruned"])
@@ -208,15 +153,6 @@ def read_back(site: Site) -> dict[str, tuple[str, float]]:
     windows = site.open().run.progress.windows
     site.close()
     return {window.edge: (window.model, window.weight) for window in windows if window.weight}
-
-
-def test_what_was_learnt_is_read_back(tmp_path: Path) -> None:
-    given = recipe(*SETS)
-    site = Site(tmp_path, given, toy_edges(given, 2))
-    until_round(site, 3)
-    before = lived(site)
-    assert len(before) == 2
-    assert read_back(site) == before
 
 
 def test_what_an_edge_lost_with_its_model_stays_given_up(tmp_path: Path) -> None:

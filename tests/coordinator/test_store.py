@@ -1,10 +1,6 @@
 """A round in the books: reserved once, settled once, never beyond a budget."""
 
-import itertools
-import sqlite3
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,29 +19,6 @@ from fedagent_task.recipe.text import recipe_from_table
 from tests.fakes.stored_runs import begun, small_plan, small_result, small_view
 
 
-def test_a_round_moves_money_from_treasury_to_those_who_delivered(store: Store, run: str) -> None:
-    plan = small_plan(small_view(1, [100, 200, 300], budgets=[400, 300], edges=[0, 0, 1]))
-    store.reserve(run, plan, policy="random")
-    reserved = store.read.balance(run)
-    assert store.settle(run, small_result(plan, {0, 2}, late={2}))
-    settled = store.read.balance(run)
-    report = store.read.ledger.verify()
-    assert (reserved.free_micro, reserved.reserved_micro) == (9400, 600)
-    assert (settled.free_micro, settled.settled_micro, settled.voided_micro) == (9600, 400, 200)
-    assert report.problems == ()
-    assert report.entries == 2 + 1 + 1
-
-
-def test_a_second_settle_says_so_and_changes_nothing(store: Store, run: str) -> None:
-    plan = small_plan(small_view(1, [100, 200]))
-    store.reserve(run, plan, policy="random")
-    store.settle(run, small_result(plan, {0}))
-    again = store.settle(run, small_result(plan, {0, 1}))
-    balance = store.read.balance(run)
-    assert not again
-    assert balance.settled_micro == 100
-
-
 def test_the_database_lets_no_reservation_end_twice(store: Store, run: str) -> None:
     plan = small_plan(small_view(1, [100]))
     store.reserve(run, plan, policy="random")
@@ -53,21 +26,6 @@ def test_the_database_lets_no_reservation_end_twice(store: Store, run: str) -> N
     with pytest.raises(LedgerError, match="UNIQUE"), store._db.transaction("test"):
         store._db.move("void", run, 1, 0)
     assert store.read.balance(run).settled_micro == 100
-
-
-def test_a_report_that_comes_after_the_round_was_voided_pays_nothing(
-    store: Store, run: str
-) -> None:
-    plan = small_plan(small_view(1, [100, 200]))
-    store.reserve(run, plan, policy="random")
-    assert store.void_open_rounds(run, "restart") == (1,)
-    assert store.void_open_rounds(run, "restart") == ()
-    late = store.settle(run, small_result(plan, {0, 1}))
-    balance = store.read.balance(run)
-    row = store.read.rounds(run)[0]
-    assert not late
-    assert (balance.free_micro, balance.voided_micro) == (10_000, 300)
-    assert (row.state, row.reason) == ("void", "restart")
 
 
 @pytest.mark.parametrize(
@@ -97,20 +55,6 @@ def test_prices_up_to_the_largest_cannot_overflow_a_budget(tmp_path: Path) -> No
         view = small_view(1, [10**15] * 10_000, budgets=[10**15])
         with pytest.raises(LedgerError, match=f"the round needs {10**19}"):
             store.reserve(run.run_id, small_plan(view), policy="random")
-
-
-def test_a_run_without_a_limit_is_granted_what_it_reserves(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store, total_micro=None)
-        plan = small_plan(small_view(1, [100, 200]))
-        store.reserve(run.run_id, plan, policy="random")
-        store.settle(run.run_id, small_result(plan, {0}))
-        second = small_plan(small_view(2, [150, 250]))
-        store.reserve(run.run_id, second, policy="random")
-        balance = store.read.balance(run.run_id)
-        assert store.read.ledger.verify().balanced
-    assert (balance.granted_micro, balance.free_micro) == (500, 0)
-    assert (balance.settled_micro, balance.reserved_micro) == (100, 400)
 
 
 def test_outcomes_must_be_those_of_the_reservations(store: Store, run: str) -> None:
@@ -143,21 +87,6 @@ def test_only_whole_micro_credits_are_granted(tmp_path: Path, amount: int) -> No
             begun(store, total_micro=amount)
         assert store.read.runs() == []
         assert store.read.ledger.verify().balanced
-
-
-def test_a_reader_beside_the_coordinator_sees_what_was_committed(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store)
-        plan = small_plan(small_view(1, [10]))
-        store.reserve(run.run_id, plan, policy="random")
-        with open_reader(tmp_path) as reader:
-            assert reader.run().run_id == run.run_id
-            assert reader.ledger.verify().reserved_micro == 10
-            store.settle(run.run_id, small_result(plan, {0}))
-            assert reader.balance(run.run_id).settled_micro == 10
-    with open_reader(tmp_path) as reader:
-        assert reader.ledger.verify().balanced
-    Store(tmp_path).close()
 
 
 def test_reading_where_there_is_nothing_says_so(tmp_path: Path) -> None:
@@ -213,42 +142,6 @@ def test_progress_models_and_metrics_are_remembered(store: Store, run: str) -> N
     assert [row.round for row in last] == [7, 8]
     assert last[-1].metrics == {"accuracy": 0.125}
     assert last[-1].timing_ms == {"observe": 1.5}
-
-
-def _steps(work: Callable[[], object], database: sqlite3.Connection) -> int:
-    """Count what sqlite does for some work, whatever the machine is."""
-    counted = itertools.count()
-    database.set_progress_handler(lambda: next(counted) and 0, 1)
-    work()
-    database.set_progress_handler(None, 1)
-    return next(counted)
-
-
-def test_the_newest_of_a_long_run_costs_what_it_costs_of_a_short_one(tmp_path: Path) -> None:
-    steps: dict[int, int] = {}
-    for length in (20, 2000):
-        with Store(tmp_path / str(length)) as store:
-            run = begun(store).run_id
-            rows = range(1, length + 1)
-            with store._db.transaction("test") as sql:
-                sql.executemany(
-                    "INSERT INTO models VALUES (?, ?, ?, 9, 0, '')",
-                    [(run, number, f"{number:064x}") for number in rows],
-                )
-                sql.executemany(
-                    "INSERT INTO metrics VALUES (?, ?, ?, ?, 0.5)",
-                    [
-                        (run, number, f"{number - 1:064x}", metric)
-                        for number in rows
-                        for metric in ("device_score", "train_loss")
-                    ],
-                )
-            with open_reader(tmp_path / str(length)) as reader:
-                steps[length] = _steps(partial(reader.models.last, run), reader._db)
-                last = reader.models.last(run)
-            assert last is not None
-            assert (last.round, last.metrics) == (length, {"train_loss": 0.5})
-    assert steps[2000] < 2 * steps[20]
 
 
 @pytest.mark.parametrize(

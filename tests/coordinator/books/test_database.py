@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.books.mark import MARK, MarkFile, read_mark
+from fedagent_coordinator.books.mark import MARK, MarkFile
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.schema import DATABASE, VERSION
 from fedagent_coordinator.books.store import Store
@@ -160,33 +160,3 @@ def test_after_a_disk_error_nothing_is_paid_until_reopened(
     with Store(tmp_path) as store:
         store.void_open_rounds(run, "restart")
         assert store.read.ledger.verify().problems == ()
-
-
-def test_a_torn_mark_leaves_the_one_that_was_synced_before(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run, before = begun(store).run_id, read_mark(tmp_path / MARK)
-        play(store, run, small_plan(small_view(1, [1])), {0})
-    whole = (tmp_path / MARK).read_bytes()
-    newest = read_mark(tmp_path / MARK)
-    assert newest is not None
-    assert before is not None
-    found = []
-    for slot in (0, 1):
-        torn = whole[: slot * 512] + b"\0" * 300 + whole[slot * 512 + 300 :]
-        (tmp_path / MARK).write_bytes(torn)
-        left = read_mark(tmp_path / MARK)
-        assert left is not None
-        found.append(left.seq)
-        Store(tmp_path).close()
-    assert sorted(found) == [before.seq, newest.seq]
-
-
-def test_what_is_exported_is_what_was_moved(store: Store, run: str) -> None:
-    store.reserve(run, small_plan(small_view(1, [1, 2])), policy="random")
-    lines = list(store.read.ledger.export("csv"))
-    rows = list(store.read.ledger.export("json"))
-    shown = [entry for entry in store.read.ledger.show() if entry.client == 1]
-    assert lines[0].startswith("seq,run_id,round,kind")
-    assert len(lines) == len(rows) + 1 == 4
-    assert '"kind": "grant"' in rows[0]
-    assert [entry.amount_micro for entry in shown] == [2]

@@ -26,7 +26,7 @@ from fedagent_coordinator.policies import Feedback, Purpose, RoundView, create, 
 from fedagent_coordinator.policies.base import Selection
 from fedagent_protocol.messages import LEFT, UNANSWERED, OutcomeStatus
 from tests.fakes.rounds import random_feedback, random_view
-from tests.fakes.stored_runs import begun, rented_plan, small_result
+from tests.fakes.stored_runs import begun, small_result
 
 ROUNDS = 12
 
@@ -105,29 +105,6 @@ def test_old_snapshots_stay_at_equal_distances_unless_they_are_large(
     assert [row[0] for row in rows] == kept
 
 
-def test_an_old_round_is_restored_from_the_snapshot_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_of, "SNAPSHOT_EVERY", 1)
-
-    class Counting(Learning):
-        learnt = 0
-
-        def learn(self, feedback: Feedback, controls: Controls) -> None:
-            self.learnt += 1
-            super().learn(feedback, controls)
-
-    with Store(tmp_path) as store:
-        run_id = begun(store, total_micro=None).run_id
-        _live(store, run_id, snapshot_at=(4, 8, 10, 12))
-        again, anew = (Counting(create("cocs")) for _ in range(2))
-        store.read.restore(run_id, again, before=8)
-        for feedback, controls in settled(store._db.connection, run_id, before=8):
-            anew.learn(feedback, controls)
-    assert (again.learnt, anew.learnt) == (2, 6)
-    assert pack(again.state()) == pack(anew.state())
-
-
 @settings(max_examples=25)
 @given(
     st.dictionaries(
@@ -149,16 +126,6 @@ def test_arrays_come_back_bit_equal(
         assert back[name].dtype == array.dtype.newbyteorder("=")
         assert back[name].tobytes() == array.astype(array.dtype.newbyteorder("=")).tobytes()
         assert back[name].flags.writeable
-
-
-def test_views_selections_and_controls_come_back_whole() -> None:
-    rng = np.random.default_rng(1)
-    view = replace(random_view(rng, 3), client_starts=np.arange(12, dtype=np.int64))
-    selection = create("random").select(view, rng)
-    for record in (view, selection, rented_plan(2).controls):
-        back = unpack(pack(record), type(record))
-        assert pack(back) == pack(record)
-        assert type(back) is type(record)
 
 
 @pytest.mark.parametrize("bare", [False, True])

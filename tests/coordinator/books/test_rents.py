@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_coordinator.books.learning import settled
@@ -69,32 +67,3 @@ def test_a_rent_that_was_not_reserved_or_for_no_work_cannot_be_paid(store: Store
     with pytest.raises(LedgerError, match="the ledger refuses this"):
         store.reserve(run, structs.replace(two, controls=unknown), policy="random")
     assert store.read.last_round(run) == 1
-
-
-@settings(deadline=None, max_examples=10)
-@given(
-    rounds=st.lists(
-        st.tuples(st.integers(0, 900), st.sampled_from(["paid", "silent", "void"])), max_size=8
-    )
-)
-def test_the_books_add_up_after_any_rounds(
-    tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[int, str]]
-) -> None:
-    paid = 0
-    with Store(tmp_path_factory.mktemp("rents")) as store:
-        run = begun(store).run_id
-        for number, (rent, end) in enumerate(rounds, start=1):
-            one = rented_plan(number, rent=rent)
-            store.reserve(run, one, policy="random")
-            if end == "void":
-                store.void_open_rounds(run, "a test")
-            elif end == "silent":
-                store.settle(run, small_result(one, set()))
-            else:
-                store.settle(run, small_result(one, {1}, rent=rent))
-                paid += rent + 200
-        balance = store.read.balance(run)
-        assert balance.settled_micro == paid
-        assert balance.granted_micro == 10_000
-        assert balance.free_micro == 10_000 - paid
-        assert store.read.ledger.verify().problems == ()

@@ -7,7 +7,6 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,14 +22,10 @@ from fedagent_coordinator.picture.records import (
     Done,
     Field,
     Waiting,
-    change,
 )
 from fedagent_coordinator.picture.status_files import (
-    DEVICES_FILE,
     PAGE_FILE,
-    Known,
     read_page,
-    write_beside,
 )
 from fedagent_coordinator.picture.watcher import Watcher
 from fedagent_coordinator.site.enrolment import Enrolment
@@ -38,7 +33,7 @@ from fedagent_coordinator.web.feed import Feed
 from fedagent_coordinator.web.server import PagePlaceError, start_page
 from fedagent_node.site.joining import JOIN_VERSION, JoinRequest, code_of
 from tests.fakes.stored_runs import small_plan, small_result, small_view
-from tests.fakes.written_runs import RECIPE, begin, play, write_evaluated, write_run
+from tests.fakes.written_runs import play, write_evaluated, write_run
 
 from .served import LOOPBACK, Served, served
 
@@ -268,34 +263,6 @@ async def test_a_slow_viewer_gets_all_that_it_has_missed_at_once() -> None:
     assert [one async for one in slow] == []
 
 
-def test_a_change_makes_the_new_field_of_the_old(tmp_path: Path) -> None:
-    def plain(found: object) -> dict[str, Any]:
-        values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
-        return {name: value for name, value in values.items() if name not in {"version", "at_ms"}}
-
-    with Store(tmp_path) as store:
-        run = begin(store, RECIPE, ["agent-a", "agent-b"])
-        watcher = Watcher(tmp_path)
-        field = watcher.look()
-        shown = plain(field)
-        for round_ in range(1, 6):
-            plan = small_plan(small_view(round_, [1_000_000, 1_500_000], budgets=[4_000_000]))
-            for step in ("reserve", "settle"):
-                if step == "reserve":
-                    store.reserve(run, plan, policy="random")
-                else:
-                    store.settle(run, small_result(plan, {round_ % 2}))
-                before, field = field, watcher.look()
-                assert (field.running is not None) == (step == "reserve")
-                shown |= plain(change(before, field))
-                assert shown == plain(field)
-        assert [one.ordered for one in field.devices] == [5, 5]
-        assert [one.in_time for one in field.devices] == [2, 3]
-        watcher.close()
-    fresh = Watcher(tmp_path).look()
-    assert (fresh.devices, fresh.edges) == (field.devices, field.edges)
-
-
 def test_who_looks_late_sees_the_same_totals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,20 +284,6 @@ def test_who_looks_late_sees_the_same_totals(
     assert [one.round for one in field.rounds] == [6, 7, 8]
     assert field.run is not None
     assert field.run.best == pytest.approx(0.7)
-
-
-def test_what_is_written_is_noticed_once(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begin(store, RECIPE, ["agent-a", "agent-b"])
-        watcher = Watcher(tmp_path)
-        watcher.look()
-        assert [watcher.moved(), watcher.moved()] == [True, False]
-        plan = small_plan(small_view(1, [1_000_000, 1_500_000], budgets=[4_000_000]))
-        store.reserve(run, plan, policy="random")
-        assert [watcher.moved(), watcher.moved()] == [True, False]
-        write_beside(tmp_path / DEVICES_FILE, msgspec.json.encode(Known(run=run, devices={})))
-        assert [watcher.moved(), watcher.moved()] == [True, False]
-        watcher.close()
 
 
 def test_opinions_are_shown_where_the_run_has_them(tmp_path: Path) -> None:
