@@ -141,8 +141,16 @@ def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) ->
 # ------------------------------------------------------------------ who is told
 
 
+def test_an_edge_that_calls_again_gets_no_opinion_that_was_for_peers(tmp_path: Path) -> None:
+    edge = with_opinions(tmp_path, mode="peers")
+    edge.evaluate(asked(edge, 1, mode=PEERS), 0.625)
+    edge.call(1, MODEL)
+    assert edge.said(m.Opinion) == []
+
+
 @pytest.mark.parametrize(
-    ("said", "called"), [("peers", "report"), ("report", "peers"), ("off", "report")]
+    ("said", "called"),
+    [("peers", "report"), ("report", "peers"), ("off", "report"), ("report", "moments")],
 )
 def test_an_edge_gets_no_other_opinion_than_the_task_has(
     tmp_path: Path, said: str, called: str

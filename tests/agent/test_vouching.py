@@ -219,6 +219,18 @@ def test_an_edge_makes_no_call_of_its_own(site: Site, change: dict[str, object])
     assert len(site.edge.jobs(Evaluate)) == 1
 
 
+@pytest.mark.parametrize("change", [{"edge": OTHER}, {"agent": "f" * 40}, {"round": 2}], ids=str)
+def test_an_assignment_of_another_device_edge_or_round_is_none(
+    site: Site, change: dict[str, object]
+) -> None:
+    order = order_of(REAL, 1, MODEL, CHUNK)
+    lie = site.assigned(order, **change)  # type: ignore[arg-type]  # by test
+    site.order(1, REAL, site.word(REAL), assigned=lie)
+    assert not site.edge.jobs(Train)
+    site.order(1, REAL, None)
+    assert [job.round for job in site.edge.jobs(Train)] == [1]
+
+
 def test_a_task_that_an_edge_names_is_opened_only_with_the_coordinator_s_word(site: Site) -> None:
     name = task_digest(task_bytes(REAL))
     hall = m.EdgeBeacon(run=RUN, edge=OTHER, task=name)

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.learners import Learner, create, registry
+from fedagent_agent.learners.gradient_descent import Ring
 from fedagent_protocol.tensors import Manifest
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Model
 from fedagent_task.models import create as create_model
-from fedagent_task.models.base import Csr
+from fedagent_task.models.base import Csr, densed
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
 MODEL = create_model(ModelSpec(kind="softmax", features=4, classes=3))
@@ -109,6 +110,20 @@ def test_bgd_steps_on_the_whole_memory() -> None:
     slope = MODEL.loss_and_gradient(base, x, y)[1]
     for name, tensor in learner.update().items():
         np.testing.assert_allclose(tensor, -0.1 * slope[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_memory_keeps_the_newest(sparse: bool) -> None:
+    ring = Ring(5, 4)
+    x, y = _samples(15)
+    for part in (slice(0, 3), slice(3, 6), slice(6, 13), slice(13, 15)):
+        ring.absorb(Csr.from_dense(x[part]) if sparse else x[part], y[part])
+    assert (len(ring), ring.dropped) == (5, 2)
+    kept, labels = ring.rows(slice(0, 5))
+    rows = densed(kept)
+    assert sorted(zip(rows.tolist(), labels.tolist(), strict=True)) == sorted(
+        zip(x[-5:].tolist(), y[-5:].tolist(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", TRAINING)

@@ -163,6 +163,16 @@ def test_only_the_right_neighbour_opens_it(people: dict[str, Identity]) -> None:
     assert seals[b.id].open(a.id, packet) == ENVELOPE
 
 
+def test_strangers_are_refused_and_no_key_is_printed(people: dict[str, Identity]) -> None:
+    a, c = seal_of(people["a"], people["b"]), seal_of(people["c"], people["a"])
+    with refused("STRANGER"):
+        a.meet(c.card)
+    for step in (a.seal, a.open):
+        with refused("STRANGER"):
+            step(c.identity.id, bytes(256))
+    assert "Private" not in repr(a)
+
+
 def test_a_card_in_another_name_is_refused(people: dict[str, Identity]) -> None:
     a, b, c = (people[name] for name in "abc")
     liar, receiver = seal_of(c, a, b), seal_of(b, a, c)

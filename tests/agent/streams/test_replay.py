@@ -34,6 +34,17 @@ def test_samples_are_there_at_once_and_then_come_at_the_rate() -> None:
     assert len(stream.take(50.0)) == 0  # a clock that jumped back
 
 
+def test_arrivals_are_poisson_and_every_lap_has_all_samples_in_a_new_order() -> None:
+    stream = _stream(start=0, rate=4.0)
+    counts = [len(stream.take(100.0 + second)) for second in range(1, 2001)]
+    assert np.mean(counts) == pytest.approx(4.0, abs=0.25)
+    assert np.var(counts) == pytest.approx(4.0, abs=0.6)
+    rows = _rows(_stream(labels=(3,), start=500, buffer=1000).take(100.0))
+    lap = len(set(rows))
+    assert sorted(rows[:lap]) == sorted(rows[lap : 2 * lap])
+    assert rows[:lap] != rows[lap : 2 * lap]
+
+
 def test_the_order_depends_on_the_seed_not_on_when_it_is_taken() -> None:
     at_once = _rows(_stream(start=400).take(100.0))
     stream = _stream(start=100, rate=50.0)
