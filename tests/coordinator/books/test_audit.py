@@ -90,6 +90,18 @@ def test_a_change_by_hand_is_found_and_no_coordinator_starts_on_it(
     Store(folder).close()
 
 
+def test_a_reservation_ends_once(folder: Path) -> None:
+    recompute(
+        folder,
+        "DROP INDEX a_round_ends_once",
+        """INSERT INTO entries SELECT (SELECT MAX(seq) + 1 FROM entries), run_id, round, 'void', 0,
+        digest, note, at_ms, hash FROM entries WHERE kind = 'settle' AND round = 1""",
+    )
+    with open_reader(folder) as reader:
+        found = reader.ledger.verify().problems
+    assert any("does not fit any reservation" in line for line in found), found
+
+
 def test_somebody_without_the_key_cannot_write_the_books_again(tmp_path: Path) -> None:
     with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
         play(store, begun(store).run_id, small_plan(small_view(1, [100])), {0})
