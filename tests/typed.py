@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -43,6 +44,19 @@ def fedagent(
 def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a home folder of its own."""
     return fedagent(*arguments, cwd=home, env={"FEDAGENT_HOME": str(home), "COLUMNS": "120"})
+
+
+def install(site: Path, pyproject: str) -> None:
+    """Do what pip does for an editable install: name the package and its entry points."""
+    table = tomllib.loads(pyproject)["project"]
+    info = site / f"{table['name'].replace('-', '_')}-{table['version']}.dist-info"
+    info.mkdir(parents=True)
+    head = f"Metadata-Version: 2.1\nName: {table['name']}\nVersion: {table['version']}\n"
+    (info / "METADATA").write_text(head)
+    lines = []
+    for group, names in table.get("entry-points", {}).items():
+        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in names.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
 def every_command() -> Iterator[tuple[str, click.Command]]:

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_cli.command_line import MOST, Group, Number
-from fedagent_cli.main import COMMANDS, app
+from fedagent_cli.command_line import MOST, Number
+from fedagent_cli.main import app
 from tests.typed import every_command
 
 ALL = dict(every_command())
@@ -42,23 +42,6 @@ def test_a_number_is_finite_and_one_that_the_books_can_hold(name: str, typed: ob
 def test_a_number_out_of_bounds_is_refused(typed: str) -> None:
     with pytest.raises(click.UsageError):
         Number(float, min=0, max=3).convert(typed, None, None)
-
-
-def test_a_group_has_a_default_command_unless_another_is_named() -> None:
-    group = Group("app", default="list")
-    group.add_command(click.Command("list", callback=lambda: click.echo("listed")))
-    group.add_command(click.Command("other", callback=lambda: click.echo("other")))
-    for words, said in (((), "listed"), (("list",), "listed"), (("other",), "other")):
-        assert CliRunner().invoke(group, words).output == f"{said}\n"
-    assert "Commands:\n  list" in CliRunner().invoke(group, ("--help",)).output
-    assert CliRunner().invoke(group, ("nothing",)).exit_code == 2
-
-
-def test_the_line_of_a_command_in_the_list_is_about_the_command() -> None:
-    shown = CliRunner().invoke(app, ["--help"]).output
-    for name, lazy in COMMANDS.items():
-        assert (f"\n  {name} " in shown) == bool(lazy.panel)
-    assert "Read a run:\n  status" in shown
 
 
 def test_there_are_at_most_32_commands_and_each_has_json() -> None:

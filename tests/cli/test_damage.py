@@ -3,7 +3,6 @@
 import json
 import random
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -30,10 +29,6 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return fedagent(*arguments)
-
-
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_every_command_says_so_in_one_line(tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "coordinator"
@@ -49,7 +44,7 @@ def test_every_command_says_so_in_one_line(tmp_path: Path, damage: str) -> None:
         ("report", "--data-dir", str(folder), "--out", out),
     )
     for command in commands if damage == "flipped" else commands[:1]:
-        done = run(*command, "--json")
+        done = fedagent(*command, "--json")
         assert done.returncode == 33, (command, done.stderr)
         assert done.stderr.count("\n") == 1
         last = json.loads(done.stdout)
@@ -61,7 +56,7 @@ def test_a_database_of_another_release_is_one_line(tmp_path: Path) -> None:
     write_run(tmp_path / "coordinator")
     with closing(sqlite3.connect(tmp_path / "coordinator" / DATABASE)) as db:
         db.execute("PRAGMA user_version = 0")
-    done = run("status", "--data-dir", str(tmp_path / "coordinator"), "--json")
+    done = fedagent("status", "--data-dir", str(tmp_path / "coordinator"), "--json")
     assert done.returncode == 33
     assert done.stderr.count("\n") == 1
     last = json.loads(done.stdout)

@@ -1,12 +1,8 @@
 """What lies in deploy/ for other programs: read, and run where that is possible here."""
 
-import re
+import os
 import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,33 +10,16 @@ import trustme
 import yaml
 
 from fedagent_cli.role import launch
-from tests.documents.machines import Space, why_not
+from tests.documents.machines import Space, Terminal, why_not
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-FEDAGENT = str(Path(sys.executable).parent / "fedagent")
-spaces = [pytest.mark.netns, pytest.mark.skipif(bool(why_not()), reason=why_not())]
-
-
-@contextmanager
-def alone() -> Iterator[Space]:
-    with ExitStack() as stack:
-        space = Space()
-        stack.callback(space.close)
-        space.ip("link", "set", "lo", "up")
-        yield space
-
-
-def until(pattern: str, log: Path, seconds: float) -> None:
-    give_up = time.monotonic() + seconds
-    while not re.search(pattern, log.read_text()):
-        assert time.monotonic() < give_up, f"no {pattern}:\n{log.read_text()}"
-        time.sleep(0.1)
 
 
 @pytest.mark.mosquitto
-@pytest.mark.parametrize("mark", [pytest.param(None, marks=spaces)])
+@pytest.mark.netns
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
 @pytest.mark.skipif(shutil.which("mosquitto") is None, reason="mosquitto is not installed")
-def test_mosquitto_takes_our_file(mark: None, tmp_path: Path) -> None:
+def test_mosquitto_takes_our_file(tmp_path: Path) -> None:
     ca = trustme.CA()
     ca.cert_pem.write_to_path(tmp_path / "ca.pem")
     own = ca.issue_cert("broker")
@@ -50,18 +29,18 @@ def test_mosquitto_takes_our_file(mark: None, tmp_path: Path) -> None:
     (tmp_path / "fedagent.conf").write_text(
         text.replace("/etc/fedagent", str(tmp_path)) + "\nuser root\n"
     )
-    with alone() as space, (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(
-            [*space.enter, "mosquitto", "-c", str(tmp_path / "fedagent.conf")],
-            stdout=log,
-            stderr=log,
-        )
+    with closing(Space()) as space:
+        space.ip("link", "set", "lo", "up")
+        command = [*space.enter, "mosquitto", "-c", str(tmp_path / "fedagent.conf")]
+        log = tmp_path / "log"
+        broker = Terminal("mosquitto", command, cwd=tmp_path, env=os.environ, log=log)
         try:
-            until("mosquitto version .* running", tmp_path / "log", 10)
+            broker.until("mosquitto version .* running")
+            broker.ctrl_c()
+            assert broker.ended() == 0
         finally:
-            process.terminate()
-            assert process.wait(10) == 0
-    assert "listen socket on port 8883" in (tmp_path / "log").read_text()
+            broker.kill()
+    assert "listen socket on port 8883" in broker.shown
 
 
 def test_the_settings_of_the_inventory_are_taken(tmp_path: Path) -> None:

@@ -50,12 +50,6 @@ def test_every_option_that_a_configuration_declares_comes_to_its_key(role: str) 
         assert found == ([1, 2] if value == "1,2" else value)
 
 
-def test_two_of_three_certificate_files_are_refused() -> None:
-    half: launch.Config = {"stream": "digits", "data_dir": "/x", "tls": {"ca": "/x", "key": "/y"}}
-    with pytest.raises(UsageError, match=r"tls.*`cert`"):
-        launch.check("agent", half)
-
-
 def test_secrets_are_not_shown() -> None:
     said = launch._without_secrets(
         {"join": "fedagent:abc", "edges": ["mqtt://a:word@h"], "port": 1}

@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from fedagent_cli.errors import UsageError
 from fedagent_cli.new import FOLDER, written
 from fedagent_task.recipe.text import read_table
-from tests.typed import fedagent, parse
+from tests.typed import fedagent, install, parse
 
 NAME = "my-own"
 MODULE = "my_own"
@@ -32,20 +31,6 @@ def commands(readme: str) -> list[list[str]]:
     return [text.strip().splitlines() for text in re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)]
 
 
-def install(project: Path, site: Path) -> None:
-    """Do what pip does for an editable install: name the folder and its entry points."""
-    table = tomllib.loads((project / "pyproject.toml").read_text())["project"]
-    info = site / f"{table['name'].replace('-', '_')}-{table['version']}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {table['name']}\nVersion: {table['version']}\n"
-    )
-    lines = []
-    for group, names in table.get("entry-points", {}).items():
-        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in names.items())]
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("template", SHOWS)
 def test_its_readme_can_be_typed(template: str, tmp_path: Path) -> None:
@@ -55,7 +40,7 @@ def test_its_readme_can_be_typed(template: str, tmp_path: Path) -> None:
     first, *later = commands((project / "README.md").read_text())
     path = [str(site)]
     if INSTALL in first:
-        install(project, site)
+        install(site, (project / "pyproject.toml").read_text())
         path.append(str(project))
         first.remove(INSTALL)
     env = {

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from fedagent_cli import output, places
 from fedagent_cli.errors import UsageError
-from tests.typed import fedagent
 
 
 def test_a_name_has_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,13 +39,6 @@ def test_credits_are_shown_exactly(micro: int) -> None:
     text = output.credits_text(micro).replace(",", "")
     whole, _, part = text.lstrip("-").partition(".")
     assert (-1 if text.startswith("-") else 1) * int(whole + part.ljust(6, "0")) == micro
-
-
-def test_help_and_version() -> None:
-    help_ = fedagent("--help").stdout
-    assert "coordinator" in help_
-    assert "$ fedagent demo" in help_
-    assert fedagent("--version").stdout.startswith("fedagent ")
 
 
 @given(st.text(max_size=40))

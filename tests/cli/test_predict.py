@@ -51,10 +51,6 @@ def test_classes_have_their_names_and_the_last_line_says_how_good(
     ]
     assert lines[-1] == "accuracy 0.6667 on 3 samples"
 
-
-def test_json_is_a_line_for_each_and_one_for_all(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     here("predict", model_file(tmp_path), stream=csv(tmp_path), count=2, json=True)
     first, _, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["prediction"], first["label"]) == ("storm", "storm")

@@ -54,6 +54,7 @@ def test_a_wrong_wish_is_one_line(
 ) -> None:
     done = call(field, "replay", "--data-dir", str(field), *arguments)
     assert (done.returncode, names in done.stderr) == (code, True)
+    assert "oracle" not in done.stderr, "it is not offered: it cannot be replayed"
     assert len(done.stderr.strip().splitlines()) == 1
 
 
@@ -87,10 +88,3 @@ def test_a_folder_without_a_run_is_said(home: Path, named: str, says: str) -> No
     (home / "report.html").touch()
     done = call(home, "replay", "--data-dir", named)
     assert (done.returncode, says in done.stderr) == (40, True), done.stderr
-
-
-def test_what_cannot_be_replayed_is_not_offered(field: Path) -> None:
-    offered = call(
-        field, "replay", "--data-dir", str(field), "--policy", "nobody"
-    ).stderr.partition("of: ")[2]
-    assert not {"oracle", "oracle-p", "fedcs", "volunteers", "ucb"} & {*offered.split(", ")}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedagent_cli.read.runs import NOT_HELD_OUT, columns, metric_line
+from fedagent_cli.read.runs import NOT_HELD_OUT, metric_line
 from fedagent_task.scoring.measures import (
     ACCURACY,
     DEVICE_SCORE,
@@ -50,10 +50,3 @@ def test_one_line_says_how_good_a_model_is(
     measures: tuple[Measure, ...], metrics: dict[str, float], line: str
 ) -> None:
     assert ": ".join(metric_line(measures, metrics)) == line
-
-
-def test_a_table_shows_what_was_measured_and_what_is_primary_metric() -> None:
-    assert columns(CLASSES, [{}]) == (ACCURACY,)
-    assert columns(NUMBERS, [{"rmse": 1.0, "mae": 1.0, "loss": 1.0}, {}]) == (RMSE, LOSS)
-    assert columns(NUMBERS[3:], [TRAINED]) == (TRAIN_ERROR, TRAIN_LOSS)
-    assert columns((), [TRAINED]) == ()

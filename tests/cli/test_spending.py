@@ -31,15 +31,6 @@ def test_status_devices_and_report_tell_the_epsilon_spent(tmp_path: Path) -> Non
     assert facts["epsilon of a device, at most"] == "8 of 8"
 
 
-def test_where_nothing_is_counted_nothing_is_said(tmp_path: Path) -> None:
-    here = world("plain", tmp_path, 0)
-    here.run(seconds=900)
-    where = ("--data-dir", str(here.coordinator.directory))
-    assert "privacy" not in fedagent("status", *where).stdout
-    assert "epsilon" not in fedagent("devices", *where).stdout
-    assert "epsilon of a device, at most" not in read_run_report(here.coordinator.directory).facts
-
-
 def test_without_the_accountant_updates_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = parse_recipe(RECIPE, (*SETS, "privacy.releases=4"))
     monkeypatch.setattr(runs, "find_spec", lambda _: None)

@@ -4,10 +4,11 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.typed import install
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = r"(?:https?:)?//[\w.]"
@@ -34,17 +35,9 @@ def ran(*arguments: str, cwd: Path = ROOT, packages: Path | None = None) -> str:
 
 def installed(folder: Path, files: dict[str, str]) -> Path:
     """Lay down the files of a package, and beside them what pip would write."""
+    install(folder, files["pyproject.toml"])
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    project = tomllib.loads(files["pyproject.toml"])["project"]
-    info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    info.mkdir()
-    head = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    (info / "METADATA").write_text(head)
-    lines = []
-    for group, names in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in names.items())]
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
     return folder
 
 

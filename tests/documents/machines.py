@@ -171,11 +171,6 @@ class Machine:
         verb = "add" if state == "up" else "del"
         self._space.ip("addr", verb, f"{self._address}/24", "dev", "e0")
 
-    def cannot_reach(self, address: str) -> None:
-        """Have no way to another machine, as behind an edge with two cards."""
-        assert self._space is not None
-        self._space.ip("route", "add", "blackhole", f"{address}/32")
-
     def ends(self) -> None:
         """Press Ctrl-C in every terminal, the newest first; each ends in good order."""
         for terminal in reversed(self.terminals):

@@ -32,7 +32,6 @@ requests = st.builds(
     software=short,
     signature=st.binary(max_size=64),
 )
-answers = st.builds(JoinAnswer, certificate=st.binary(max_size=600), name=short, refused=short)
 
 
 @given(
@@ -78,19 +77,13 @@ invitations = st.builds(
 )
 
 
-@given(invitations)
+@given(invitations, st.integers(1, 40))
 @settings(max_examples=30)
-def test_an_invitation_is_one_word(invitation: Invitation) -> None:
+def test_an_invitation_is_one_word_and_a_cut_one_is_none(invitation: Invitation, lost: int) -> None:
     text = invitation.text()
     assert " " not in text
     assert "\n" not in text
     assert Invitation.parse(f" {text}\n") == invitation
-
-
-@given(invitations, st.integers(1, 40))
-@settings(max_examples=30)
-def test_a_cut_invitation_is_none(invitation: Invitation, lost: int) -> None:
-    text = invitation.text()
     with pytest.raises(JoinError):
         Invitation.parse(text[:-lost] if len(text) > lost else "")
 

@@ -11,7 +11,7 @@ from fedagent_node.discovery.advert import Advert, Reach, reach
 from fedagent_node.discovery.announcing import answers_there
 from fedagent_node.discovery.watch import MAX_HOSTS, Watch, _Name
 from fedagent_node.errors import PeerRefusedError, connect_reason
-from fedagent_node.network import free_port, refusal
+from fedagent_node.network import free_port
 
 LAN = ("192.168.1.20", "10.0.0.2")
 HERE = "127.0.0.1"
@@ -21,26 +21,18 @@ HERE = "127.0.0.1"
     ("listen", "lan", "expected"),
     [
         ("127.0.0.1", LAN, Reach((HERE,), (HERE,))),
-        ("localhost", LAN, Reach((HERE,), (HERE,))),
         ("127.0.0.9", LAN, Reach(("127.0.0.9",), (HERE,))),
         ("::1", LAN, Reach(("::1",), (HERE,))),
         ("0.0.0.0", LAN, Reach(LAN, (*LAN, HERE))),
-        ("", LAN, Reach(LAN, (*LAN, HERE))),
         ("0.0.0.0", (), Reach((HERE,), (HERE,))),
         ("10.0.0.2", LAN, Reach(("10.0.0.2",), ("10.0.0.2", HERE))),
-        ("172.17.0.1", LAN, Reach(("172.17.0.1",), ("172.17.0.1", HERE))),
         ("::", LAN, Reach((), ())),
-        ("2001:db8::1", LAN, Reach((), ())),
     ],
 )
 def test_no_more_is_announced_than_can_be_reached(
     listen: str, lan: tuple[str, ...], expected: Reach
 ) -> None:
     assert reach(listen, lan) == expected
-
-
-async def test_why_nothing_answers_is_one_line() -> None:
-    assert await refusal(HERE, free_port(HERE)) == "Connection refused"
 
 
 async def test_an_advert_of_many_addresses_has_nobody_scan_a_network() -> None:

@@ -30,11 +30,8 @@ def test_a_file_wins_over_the_environment(tmp_path: Path) -> None:
         ({"data_dir": None}, "data_dir"),
         ({"borker": "auto"}, "borker"),
         ({"site": "Not A Site"}, "site"),
-        ({"broker": "::::"}, "broker"),
         ({"broker": "mqtts://b:1"}, "broker"),
-        ({"broker": "mqtt://192.168.1.10:1883"}, "broker"),
         ({"coordinator": "nowhere"}, "coordinator"),
-        ({"coordinator": "192.168.1.10:1884"}, "coordinator"),
         ({"listen": "[::1"}, "listen"),
         ({"listen": "127.0.0.1:1883"}, "listen"),
         ({"chunk_bytes": 1}, "chunk_bytes"),
@@ -73,10 +70,3 @@ def test_a_number_that_is_none_is_refused_wherever_it_comes_from(
         with pytest.raises(SettingError) as caught:
             EdgeConfig.load(text, environment)
         assert caught.value.key == "rent"
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "localhost", "[::1]"])
-def test_plain_text_is_fine_on_this_machine_and_elsewhere_if_allowed(host: str) -> None:
-    edge(broker=f"mqtt://{host}:1")
-    edge(broker="mqtt://h:1", insecure=True)
-    edge(metrics=f"{host}:9100")

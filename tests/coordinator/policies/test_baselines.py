@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from fedagent_coordinator.policies.baselines import (
     FixedPolicy,
@@ -13,20 +14,14 @@ from fedagent_coordinator.policies.baselines import (
 from tests.fakes.rounds import chosen, play, town
 
 
-def test_random_draws_a_set_for_each_slot() -> None:
-    policy = RandomPolicy(slot_rounds=3)
+@pytest.mark.parametrize(
+    ("policy", "rounds"), [(RandomPolicy(), 1), (RandomPolicy(slot_rounds=3), 3)]
+)
+def test_random_draws_a_set_for_each_slot(policy: RandomPolicy, rounds: int) -> None:
     drawn = [frozenset(play(policy, town(t, 20, price=1, budget=5), 0.5)) for t in range(1, 61)]
-    slots = [drawn[start : start + 3] for start in range(0, 60, 3)]
+    slots = [drawn[start : start + rounds] for start in range(0, 60, rounds)]
     assert all(len(set(slot)) == 1 for slot in slots)
     assert len({slot[0] for slot in slots}) > 10
-
-
-def test_random_draws_anew_every_round_by_default() -> None:
-    policy = RandomPolicy()
-    assert (
-        len({frozenset(play(policy, town(t, 20, price=1, budget=5), 0.5)) for t in range(1, 21)})
-        > 10
-    )
 
 
 def test_round_robin_takes_blocks_in_turn_for_a_slot_each() -> None:
@@ -58,14 +53,11 @@ def take(policy: VolunteersPolicy, seed: int, *, budget: int) -> set[int]:
     return set(chosen(policy, view, seed=seed))
 
 
-def test_all_that_fit_are_taken_and_chance_decides_who_does_not() -> None:
-    assert take(VolunteersPolicy(), 0, budget=100) == {2, 3, 4, 5}
-    taken = [take(VolunteersPolicy(), seed, budget=25) for seed in range(30)]
-    assert {len(some) for some in taken} == {2}
-    assert set.union(*taken) == {2, 3, 4, 5}
-
-
-def test_no_more_are_taken_than_wanted() -> None:
-    taken = [take(VolunteersPolicy(clients_per_round=3), seed, budget=100) for seed in range(30)]
-    assert {len(some) for some in taken} == {3}
+@pytest.mark.parametrize(("most", "budget", "count"), [(None, 100, 4), (None, 25, 2), (3, 100, 3)])
+def test_all_that_fit_are_taken_and_chance_decides_who_does_not(
+    most: int | None, budget: int, count: int
+) -> None:
+    policy = VolunteersPolicy() if most is None else VolunteersPolicy(clients_per_round=most)
+    taken = [take(policy, seed, budget=budget) for seed in range(30)]
+    assert {len(some) for some in taken} == {count}
     assert set.union(*taken) == {2, 3, 4, 5}

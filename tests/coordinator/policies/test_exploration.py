@@ -7,12 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator import policies
-from fedagent_coordinator.books.records import pack, unpack
 from fedagent_coordinator.core.decision import affordable, solved
 from fedagent_coordinator.policies import Purpose, RoundView, Selection, round_rng
 from fedagent_coordinator.policies.exploration import GIVEN_UP, SWAPPED, explored
 from fedagent_coordinator.policies.selection import check_selection
-from fedagent_task.recipe.spec import PolicySpec
 from tests.fakes.rounds import random_view
 
 DRAWS = 4000
@@ -96,13 +94,3 @@ def test_only_near_equals_are_ever_taken(view: RoundView, seed: int, bound: floa
         mine, its = selection.scores[was], selection.scores[now]
         if was != now and np.isfinite(mine):
             assert its >= mine - bound * abs(mine)
-
-
-def test_a_record_keeps_the_propensities() -> None:
-    view = random_view(np.random.default_rng(1), 1)
-    spec = PolicySpec(name="random", exploration=0.5, exploration_bound=1.0)
-    found = solved(policies.create("random"), view, seed=3, free_micro=None, spec=spec)
-    again = unpack(pack(found), type(found))
-    assert found.propensities is not None
-    assert again.propensities is not None
-    assert again.propensities.tobytes() == found.propensities.tobytes()

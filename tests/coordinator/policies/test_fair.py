@@ -52,21 +52,6 @@ def test_everybody_gets_beta_when_the_budget_pays_for_it(
     assert plays.min() / rounds >= beta - (v + 2 * beta * clients + 12) / rounds
 
 
-def test_the_inner_choice_stands_until_a_queue_exceeds_it_by_v() -> None:
-    fair = FairPolicy(policy=FastestPolicy(clients_per_round=1), beta=0.25, V=1.0)
-    view = column_view(clients=2)
-    fair.learn(ended(view, [0], tau_s=[1.0]))
-    fair.learn(ended(view, [1], tau_s=[50.0]))
-    chosen, replaced = [], []
-    for t in range(3, 13):
-        selection = fair.select(view, round_rng(0, t, Purpose.SELECT))
-        chosen.append(selection.pairs.tolist())
-        replaced.append(selection.notes["fair_replaced"])
-        fair.learn(ended(view, chosen[-1], tau_s=[[1.0, 50.0][p] for p in chosen[-1]]))
-    assert chosen == [[0]] * 5 + [[1]] + [[0]] * 3 + [[1]]
-    assert replaced == [float(c == [1]) for c in chosen]
-
-
 @pytest.mark.parametrize(("v", "waits"), [(0.0, 1), (1.0, 5), (3.0, 13)])
 def test_v_is_how_many_rounds_of_debt_a_choice_is_worth(v: float, waits: int) -> None:
     fair = FairPolicy(policy=FastestPolicy(clients_per_round=1), beta=0.25, V=v)

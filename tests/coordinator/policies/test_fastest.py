@@ -74,13 +74,6 @@ def test_what_did_not_come_in_time_took_the_deadline_at_least(
     assert learner.lower_bound(view)[0] == plain.lower_bound(view)[0] > 0
 
 
-def test_pairs_that_no_budget_pays_are_no_candidates() -> None:
-    view = column_view(price=[1, 5, 1], budget=4, available=[True, True, False])
-    assert affordable(view).tolist() == [0]
-    least = min_per_client(view, np.array([3.0, 2.0, 1.0]), affordable(view))
-    assert least.tolist() == [3.0, np.inf, np.inf]
-
-
 def test_the_bound_is_optimistic_by_alpha_deviations() -> None:
     view, bounds = _view([1.0], [2e6]), []
     for alpha in (0.0, 1.0, 2.0, 1e6):
@@ -117,3 +110,10 @@ def test_by_default_the_model_is_that_of_the_round(name: str) -> None:
         times = policy._times  # type: ignore[attr-defined] # both have them
         context = times.contexts(replace(view, model_bytes=known))
         assert context[:, 2] == pytest.approx([bits / 1e6, bits / 2e6])
+
+
+def test_pairs_that_no_budget_pays_are_no_candidates() -> None:
+    view = column_view(price=[1, 5, 1], budget=4, available=[True, True, False])
+    assert affordable(view).tolist() == [0]
+    least = min_per_client(view, np.array([3.0, 2.0, 1.0]), affordable(view))
+    assert least.tolist() == [3.0, np.inf, np.inf]

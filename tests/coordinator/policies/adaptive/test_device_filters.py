@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies.adaptive.device_filters import (
-    TYPES,
     DeviceFilters,
     chance_by_type,
 )
@@ -25,13 +24,6 @@ def learn(
 
 def believed(filters: DeviceFilters, p: float, round_: int) -> float:
     return float(filters.chance(filters.find(ONE, round_), (chance_by_type(np.array([p])),))[0, 0])
-
-
-def test_the_types_reach_from_never_to_always() -> None:
-    types = chance_by_type(np.array([0.5, 0.9]))
-    assert types.shape == (TYPES, 2)
-    assert (np.diff(types, axis=0) > 0).all()
-    assert types[3] == pytest.approx([0.5, 0.9]), "the middle type does as promised"
 
 
 @given(

@@ -109,14 +109,14 @@ def test_dear_devices_that_deliver_are_found_among_cheap_ones_that_hardly_do() -
     price = [2] * 10 + [1] * 40
     chance = np.array([0.97] * 10 + [0.35] * 40)
     dear = []
-    for t in range(1, 301):
+    for t in range(1, 201):
         view = column_view(t, clients=50, budget=20, price=price)
         pairs = policy.select(view, round_rng(3, t, Purpose.SELECT)).pairs
         dear.append(int((pairs < 10).sum()))
         policy.learn(
             ended(view, pairs.tolist(), x=(rng.random(len(pairs)) < chance[pairs]).tolist())
         )
-    assert np.mean(dear[150:]) > 3.0
+    assert np.mean(dear[100:]) > 3.0
 
 
 def test_rounds_lost_by_all_make_no_dear_device_worth_a_try() -> None:
@@ -140,31 +140,6 @@ def test_who_says_each_time_that_it_restarted_gains_nothing() -> None:
         ordered.append(0 in pairs)
         policy.learn(ended(view, pairs, x=[pair > 0 for pair in pairs]))
     assert sum(ordered[20:]) <= 12
-
-
-def test_the_short_memory_leads_after_a_change() -> None:
-    policy = AdaptivePolicy()
-    for t in range(1, 101):
-        policy.learn(ended(column_view(t, clients=4, budget=4), [0, 1, 2, 3]))
-    for t in range(101, 121):
-        wins = [t % 4 == i for i in range(4)]
-        policy.learn(ended(column_view(t, clients=4, budget=4), [0, 1, 2, 3], x=wins))
-    state = policy.state()
-    # eta grows with the chance of failure.
-    assert state["theta"][1][0] > state["theta"][0][0] + 0.3
-    notes = policy.select(PLAIN, np.random.default_rng(0)).notes
-    assert notes["w_short"] > notes["w_long"]
-
-
-def test_the_weight_of_no_expert_vanishes() -> None:
-    policy = AdaptivePolicy(share=0.04)
-    for t in range(1, 301):
-        view = column_view(t, clients=4, budget=4)
-        policy.learn(ended(view, [0, 1, 2, 3], x=[False, True, True, True]))
-    for name in ("weights", "mixture"):
-        weights = policy.state()[name]
-        assert weights.min() >= 0.04 / len(weights)
-        assert weights.sum() == pytest.approx(1.0)
 
 
 def test_of_equals_who_waited_longest_goes_first() -> None:
@@ -193,11 +168,11 @@ LOUD, QUIET = "world.radio.noise_dbm_hz=-160", "world.radio.noise_dbm_hz=-166"
 @pytest.mark.parametrize(
     ("sets", "since", "bar", "seed"),
     [
-        ((QUIET,), 0, 0.985, 1),
         ((LOUD, "world.change.noise_dbm_hz=-166"), 200, 0.98, 1),
         *(
             pytest.param(*case, marks=pytest.mark.nightly)
             for case in (
+                ((QUIET,), 0, 0.985, 1),
                 ((QUIET, "world.change.noise_dbm_hz=-160"), 200, 0.98, 0),
                 ((QUIET, "world.liars.share=0.3"), 50, 0.985, 0),
             )

@@ -46,14 +46,6 @@ def test_k_nearest(points: FloatArray, k: int) -> None:
     assert edges_of(k_nearest("test", points, k)) == expected
 
 
-def test_a_far_away_village_is_found_too() -> None:
-    rng = np.random.default_rng(1)
-    points = np.concatenate((rng.random((300, 2)), 500 + rng.random((3, 2)) / 1000))
-    edges = edges_of(k_nearest("test", points, 2))
-    assert {(300, 301), (300, 302), (301, 302)} <= edges
-    assert not any(a < 300 <= b for a, b in edges)
-
-
 def test_who_is_nowhere_has_no_neighbours() -> None:
     points = np.array([[0, 0], [np.nan, 0], [0, 1], [0, np.nan], [0, 2.0]])
     assert edges_of(k_nearest("test", points, 1)) == {(0, 2), (2, 4)}

@@ -53,22 +53,6 @@ clients_with_scores = st.dictionaries(
 
 
 @given(scores=clients_with_scores, data=st.data())
-def test_the_walk_is_the_sorted_list_of_all_subsets(
-    scores: dict[int, int], data: st.DataObject
-) -> None:
-    if not scores:
-        return
-    size = data.draw(st.integers(1, len(scores)))
-    every = sorted(
-        combinations(sorted(scores), size), key=lambda arm: (-sum(scores[c] for c in arm), arm)
-    )
-    walked: list[tuple[int, ...]] = []
-    while (arm := best(scores, size, walked)) is not None:
-        walked.append(arm)
-    assert walked == every
-
-
-@given(scores=clients_with_scores, data=st.data())
 def test_any_played_subsets_are_skipped(scores: dict[int, int], data: st.DataObject) -> None:
     if not scores:
         return
