@@ -17,7 +17,7 @@ from fedagent_coordinator.books.rows import DeviceRow, OrderRow
 from fedagent_coordinator.core.decision import solved
 from fedagent_coordinator.errors import PolicyError, UnknownRoundError
 from fedagent_coordinator.explanation.account import Change, Explanation
-from fedagent_coordinator.explanation.binding import Binding, binding
+from fedagent_coordinator.explanation.binding import Binding, binding, change_text
 from fedagent_coordinator.explanation.decided import DecidedRound
 from fedagent_coordinator.explanation.explain import explain, explained_round
 from fedagent_coordinator.explanation.nearest import nearest_changes
@@ -164,6 +164,13 @@ def test_who_is_not_available_said_so_or_is_left_out(status: str, reason: str, t
     assert text in said.reasons[0]
     assert said.reasons[0].startswith("the device said that it would not train")
     assert ("left out" in said.reasons[0]) == (status != "arrived")
+
+
+def test_a_change_is_one_line() -> None:
+    price = Change(what="price", before=2_000_000, to=1_250_000)
+    assert change_text(price, NAMES) == "a price of 1.25 credits or less instead of 2"
+    rate = Change(what="rate", before=1e6, to=2e6, edge="e0", factor=2.0)
+    assert change_text(rate, NAMES) == "rates to edge hall 2 times as high, 1 to 2 Mbit/s"
 
 
 def smaller(change: Change) -> Change | None:

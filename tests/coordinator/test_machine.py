@@ -197,4 +197,4 @@ def check(site: Site, store: Store) -> None:
 
 
 TestCoordinator = Coordinator.TestCase
-TestCoordinator.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestCoordinator.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)

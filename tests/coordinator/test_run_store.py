@@ -55,7 +55,21 @@ def check_policy(site: Site, store: Store, run_id: str) -> None:
         assert np.array_equal(value, other[name], equal_nan=value.dtype.kind == "f")
 
 
-@pytest.mark.parametrize("point", ["", "prune.dropped", "pruned"])
+def test_snapshots_go_by_the_rounds_that_were_learnt_whatever_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_store, "SNAPSHOT_EVERY", 3)
+    given = recipe("rounds.count=9")
+    site = Site(tmp_path, given, toy_edges(given, 2), kill_at="reserved", kill_hit=3)
+    site.run()
+    site.close()
+    assert site.kills == 1
+    with Store(tmp_path) as store:
+        rows = store._db.connection.execute("SELECT round FROM snapshots ORDER BY round")
+        assert [row[0] for row in rows] == [7, 10], "the newest two: round 3 was void"
+
+
+@pytest.mark.parametrize("point", ["prune.dropped", "pruned"])
 def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:

@@ -72,7 +72,7 @@ def played(store: Store, run: str, number: int, paid: set[int]) -> None:
         once = {2: 0.75} if number == 7 else {}
         store.save_evaluation(run, opinions(number, {0: 0.25, 1: 0.5} | once))
     elif number % 7 == 1:
-        store.save_evaluation(run, volunteers(number, [0, 1]))
+        store.save_evaluation(run, volunteers(number, [0, 1, 2] if number == 1 else [0, 1]))
     store.snapshot(run, number, {"n": np.array([number])})
 
 
@@ -108,6 +108,7 @@ def answers(reader: Reader, run: str) -> Iterator[object]:
     yield reader.models.metrics(run)
     yield reader.evaluations.rows(run)
     yield reader.evaluations.last_opinions(run)
+    yield {one.client: one.round for one in reader.evaluations.volunteers(run)}
     yield reader.free_before(run, reader.last_round(run))
     for full in (False, True):
         report = reader.ledger.verify(full=full)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.books.mark import MARK, MarkFile
+from fedagent_coordinator.books.mark import MARK, MarkFile, read_mark
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.schema import DATABASE, VERSION
 from fedagent_coordinator.books.store import Store
@@ -160,3 +160,17 @@ def test_after_a_disk_error_nothing_is_paid_until_reopened(
     with Store(tmp_path) as store:
         store.void_open_rounds(run, "restart")
         assert store.read.ledger.verify().problems == ()
+
+
+def test_a_torn_mark_leaves_the_one_that_was_synced_before(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run, before = begun(store).run_id, read_mark(tmp_path / MARK)
+        play(store, run, small_plan(small_view(1, [1])), {0})
+    assert before is not None
+    whole, found = (tmp_path / MARK).read_bytes(), []
+    for slot in (0, 512):
+        (tmp_path / MARK).write_bytes(whole[:slot] + b"\0" * 300 + whole[slot + 300 :])
+        left = read_mark(tmp_path / MARK)
+        assert left is not None
+        found.append(left.seq)
+    assert min(found) == before.seq < max(found)

@@ -105,6 +105,17 @@ def test_old_snapshots_stay_at_equal_distances_unless_they_are_large(
     assert [row[0] for row in rows] == kept
 
 
+def test_an_old_round_is_restored_from_the_snapshot_before_it(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run_id = begun(store, total_micro=None).run_id
+        _live(store, run_id, snapshot_at=(4, 8))
+        restored, replayed = Learning(create("cocs")), Learning(create("cocs"))
+        store.read.restore(run_id, restored, before=8)
+        for feedback, controls in settled(store._db.connection, run_id, before=8):
+            replayed.learn(feedback, controls)
+    assert pack(restored.state()) == pack(replayed.state())
+
+
 @settings(max_examples=25)
 @given(
     st.dictionaries(
