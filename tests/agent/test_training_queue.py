@@ -56,6 +56,20 @@ def test_the_same_order_after_a_refusal_repeats_the_refusal(tmp_path: Path) -> N
     assert edge.said(m.Decline)[0].detail == "on battery"
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_edge_that_forgot_what_it_had_refused_is_told_not_to_wait(
+    trainee: HandEdge, restarted: bool
+) -> None:
+    trainee.train(start(trainee, 1), b"update of round one")
+    trainee.receipt(trainee.said(m.UpdateOffer)[-1], m.ReceiptStatus.REJECTED)
+    assert not reasons(trainee)
+    if restarted:
+        trainee.restart(EDGE)
+    trainee.order(1, MODEL)
+    assert reasons(trainee) == [(1, m.DeclineReason.BUSY)]
+    assert len(trainee.jobs(Train)) == (not restarted), "it never trains twice"
+
+
 def test_a_newer_order_cancels_older_work_and_says_so(trainee: HandEdge) -> None:
     job = start(trainee, 1).job
     trainee.serve(trainee.order(2, MODEL), MODEL)

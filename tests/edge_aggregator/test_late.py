@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from fedagent_edge.core.effects import LAN
 from fedagent_edge.core.part import Work
+from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of
 from fedagent_protocol.transfer import Layout
@@ -156,6 +158,23 @@ def test_an_update_is_used_once_however_it_comes(
     assert f.core.rounds.updates.pool.used_bytes == 0
     if not restarts:
         assert len(far.sent) <= CHUNKS * (1 + len(works) + len(through) // 6), "few are sent twice"
+
+
+def test_who_goes_to_and_fro_between_late_work_and_its_own_fills_no_disk(tmp_path: Path) -> None:
+    f, far = far_field(tmp_path)
+    play(f, far, 1, 3)
+    f.order(2)
+    f.run_for(0.05)
+    order, late, far.silent = far.orders[-1], far.offer, True
+    assert late is not None
+    for number in range(5):
+        digest = digest_of(bytes([number]))
+        own = replace(late, made_in=0, base=order.model, digest=digest)
+        chunk = m.Chunk(run=RUN, round=2, digest=digest, index=0, data=bytes(CHUNK))
+        for offer, chunks in ((own, (chunk,)), (late, ())):
+            for said in (m.Bye(), m.Hello(agent="far"), offer, *chunks):
+                f.edge.receive(Received("far", said, LAN, f.now))
+            assert len(list((tmp_path / "spool").glob("*.update"))) <= 2
 
 
 def test_what_is_kept_is_bounded_and_the_oldest_that_has_no_room_goes_first(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from fedagent_edge.core import rounds
 from fedagent_edge.core.effects import LAN
 from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
@@ -44,6 +45,18 @@ def test_agents_that_die_with_an_order_do_not_starve_the_others(
     assert report.used == 5
     assert [(o.status, o.reason) for o in report.outcomes[:5]] == [("missed", m.UNANSWERED)] * 5
     assert not any(o.reason for o in report.outcomes[5:])
+
+
+@pytest.mark.parametrize(("limit", "together"), [(1 << 20, True), (1000, False)])
+def test_models_come_with_orders_as_long_as_all_of_them_fit_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, together: bool
+) -> None:
+    monkeypatch.setattr(rounds, "ORDERED_BYTES", limit)
+    field = field_of(tmp_path, 4)
+    field.order()
+    assert field.run_until_report().used == 4
+    for agent in field.agents.values():
+        assert [order.first for order in agent.orders] == [field.model if together else b""]
 
 
 def test_a_sender_that_stalls_holds_up_nobody_and_may_come_back(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from .tasks import Jobs, Task, Tasks, why
 from .uploads import Uploads
 
 REMEMBERED = 64
+ANSWERED = "the order was answered before, and nothing of that is kept"
 KEPT_S = 60.0
 """How long work goes on after its round, until an order wants it."""
 
@@ -149,9 +150,11 @@ class TrainingQueue:
         if active is not None and active.key == key:
             return active.fetch.acknowledge(), False
         if key in self._answers:
-            # A receipted update needs no answer any more.
-            decline = self._answers[key]
-            return [Send(key.edge, decline)] if decline is not None else [], False
+            # An edge that asks after a receipt has forgotten that it refused the update.
+            decline = self._answers[key] or Decline(
+                run=key.run, round=key.round, reason=DeclineReason.BUSY, detail=ANSWERED
+            )
+            return [Send(key.edge, decline)], False
         if (refusal := self._outranked(key, session)) is not None:
             return self.refuse(key, *refusal, remembered=True), False
         self._note_order(key)

@@ -11,6 +11,7 @@ for them learns in numpy unless the marker is there, and starts such a process b
 ``FEDAGENT_WARM=off`` starts none.
 """
 
+import fcntl
 import functools
 import hashlib
 import logging
@@ -174,7 +175,7 @@ def warm_up(loops: SagaLoops, *, ratings: bool, many: bool) -> None:
 def ready_or_start() -> bool:
     """Return whether compiled loops can be used at once; start to compile them if not.
 
-    At most one process is started by this one.
+    At most one process is started by this one; it does nothing while another compiles.
     """
     if find_spec("numba") is None:
         return False
@@ -199,12 +200,20 @@ def ready_or_start() -> bool:
 
 
 def compile_all() -> None:
-    """Compile everything and write the marker."""
-    if (loops := compiled()) is not None:
+    """Compile everything and write the marker, unless another process is at it."""
+    ready = marker()
+    ready.parent.mkdir(parents=True, exist_ok=True)
+    with ready.with_suffix(".lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        loops = None if ready.exists() else compiled()
+        if loops is None:
+            return
         for ratings, many in ((False, False), (False, True), (True, False)):
             warm_up(loops, ratings=ratings, many=many)
-        marker().parent.mkdir(parents=True, exist_ok=True)
-        marker().touch()
+        ready.touch()
 
 
 def _folder() -> Path:

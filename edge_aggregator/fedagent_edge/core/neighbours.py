@@ -218,12 +218,14 @@ def near(places: Mapping[str, Place | None], neighbours: int) -> Graph:
     drawn = _ring(at)
     blocks = _blocks(drawn, np.arange(len(ids)))
     leaf: list[int] = []
+    nearest: list[set[_Pair]] = []
     for block in blocks:
         # It has a neighbour from the block before, and room for one of this.
         joined = np.sort(np.concatenate((np.array(leaf, np.intp), block)))
-        leaf = [web.join(_nearest_pairs(drawn, joined, joined, neighbours), drawn, joined)]
-    for block in blocks:
-        web.add(_nearest_pairs(drawn, block, block, neighbours))
+        nearest.append(_nearest_pairs(drawn, joined, joined, neighbours))
+        leaf = [web.join(nearest[-1], drawn, joined)]
+    for pairs in nearest:
+        web.add(pairs)
     return web.named(ids, at)
 
 

@@ -36,6 +36,8 @@ HEADER_ROOM = 8192
 """By how much an update may be larger than the model's tensors for advance credit."""
 ORDER_MODEL_BYTES = 64 * 1024
 """A model up to this size comes with the order: less than what asking for it would cost."""
+ORDERED_BYTES = 16 << 20
+"""Most that all orders of a round bring in this way: a link takes 64 MiB at once."""
 OUTCOMES_WITH_CHUNK = 1000
 """More outcomes leave no room in the report for a chunk of the model."""
 
@@ -144,7 +146,7 @@ class Rounds:
         first = min(rnd.layout.chunk_bytes, rnd.layout.size + HEADER_ROOM)
         credit = self.updates.first_credit(part, first)
         # Once: who is asked again may have it, and fetches it otherwise.
-        most = min(ORDER_MODEL_BYTES, rnd.layout.chunk_bytes)
+        most = min(ORDER_MODEL_BYTES, rnd.layout.chunk_bytes, ORDERED_BYTES // len(rnd.parts))
         whole = not part.ordered and rnd.layout.size <= most
         part.ordered = True
         return [Send(part.agent, rnd.order_for(part, credit, now), stored=whole)]

@@ -124,7 +124,10 @@ class Updates:
             replace(offer, first=b"", context=None),
             self._exchange.done(part.agent, now),
         )
+        before = part.work
         work = part.late if offer.made_in and part.late is not None else rnd.own_work(part)
+        if before not in (None, work, part.late) and before.offer is not None:
+            effects.append(DropSpool((part.agent, before.offer.digest)))
         if work.offer is None or not _same(work.offer, bare):
             if work.offer is not None:
                 effects.append(DropSpool((part.agent, work.offer.digest)))

@@ -1,5 +1,6 @@
 """Loops that are not compiled yet hold up no task: numpy learns while a process compiles."""
 
+import fcntl
 import json
 import logging
 import subprocess
@@ -63,6 +64,17 @@ def test_what_is_compiled_is_used_as_long_as_it_is_true(tmp_path: Path) -> None:
     (marker,) = tmp_path.glob("*.ready")
     marker.rename(marker.with_stem("fedagent-strsaga.of-another-numba"))
     assert _opened() == [False, False]
+
+
+def test_one_process_compiles_for_all_agents_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(strsaga, "compiled", lambda: asked.append(True))
+    with strsaga.marker().with_suffix(".lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        strsaga.compile_all()
+        assert not asked
+    strsaga.compile_all()
+    assert asked
 
 
 def test_one_process_is_started_that_stays_behind_and_ends(
