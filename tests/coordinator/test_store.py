@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from fedagent_coordinator.books import store as store_of
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import (
@@ -193,3 +194,23 @@ def test_outcomes_devices_and_edges_tell_what_happened(tmp_path: Path) -> None:
         view, selection = store.read.plan(run.run_id, 1)
         assert selection.pairs.tolist() == [2, 0, 1]
         assert np.array_equal(view.client_price, plan.view.client_price)
+
+
+def test_a_label_waits_for_its_index_and_gives_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_of, "MAX_WAITING", 2)
+    with Store(tmp_path) as store:
+        run_id = begun(store).run_id
+        indices = store.indices(run_id)
+        before = indices.sizes()[0]
+        indices.label_clients({"lost": "a", "kitchen-id": "kitchen", "hall-id": "hall"})
+        assert indices.sizes()[0] == before
+        assert indices.clients(["kitchen-id", "lost"]).tolist() == [before, before + 1]
+        labels = dict(
+            store.read._db.execute(
+                "SELECT agent_id, label FROM clients WHERE run_id = ? AND idx >= ?",
+                (run_id, before),
+            ).fetchall()
+        )
+        assert labels == {"kitchen-id": "kitchen", "lost": ""}
