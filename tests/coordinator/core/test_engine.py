@@ -171,6 +171,20 @@ def test_who_joins_the_site_after_its_edge_told_of_it_is_told_of_again() -> None
     assert field.indices.label_of["edge-1"] == "the yard"
 
 
+def test_an_edge_that_starts_again_and_again_fills_no_log() -> None:
+    field = Field(toy_edges(), settings(count=1000, every_s=30.0))
+    edge, kernel = field.edges[0], field.kernel
+
+    def restart() -> None:
+        edge.restart()
+        field.up(edge, edge.hello())
+        kernel.after(0.5, restart)
+
+    kernel.after(20.0, restart)
+    field.run(until=100.0)
+    assert len(field.said("edge_joined")) == 1, "when it came"
+
+
 def test_an_edge_that_invents_agents_fills_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedagent_coordinator.core.edges.MAX_CLIENTS", 5)
     liar = ToyEdge("edge-9", MANIFEST, [ToyAgent(f"invented-{i}") for i in range(40)])
