@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
 from fedagent_agent.core.uploads import REPEAT_S
@@ -159,6 +160,12 @@ def test_the_offer_is_repeated_until_the_receipt(uploader: HandEdge) -> None:
     offers = uploader.said(m.UpdateOffer)
     assert len(offers) == pytest.approx(60 / REPEAT_S, abs=2)
     assert {offer.digest for offer in offers} == {offers[0].digest}
+    # Of another update of the round: that is no receipt for this one.
+    uploader.receipt(structs.replace(offers[0], digest="0" * 64))
+    live(2 * REPEAT_S)
+    offers = uploader.said(m.UpdateOffer)
+    assert len(offers) == pytest.approx(60 / REPEAT_S + 2, abs=2)
+    assert uploader.core.counters["receipt_unknown"] == 1
     uploader.receipt(offers[0])
     live(2 * REPEAT_S)
     assert len(uploader.said(m.UpdateOffer)) == len(offers)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from fedagent_edge.core.admission import check_content
+from fedagent_edge.core.effects import Admitted
+from fedagent_node.effects import Effect, Input
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import Manifest, digest_of, encode_tensors
 
@@ -103,6 +105,23 @@ def test_an_agent_that_was_not_ordered_gets_nothing_and_changes_nothing(tmp_path
     assert report.used == 2
     assert outsider.receipts[-1].reason == "not_ordered"
     assert field.core.counters["need_unknown"] == 1
+
+
+def test_a_verdict_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    field, weights = field_of(tmp_path, 2), []
+    receive = field.core.receive
+
+    def twice(event: Input, now: float) -> list[Effect]:
+        again = receive(event, now) if isinstance(event, Admitted) else []
+        return [*again, *receive(event, now)]
+
+    for repeated in (False, True):
+        if repeated:
+            monkeypatch.setattr(field.core, "receive", twice)
+        field.order(len(weights) + 1)
+        weights.append(field.run_until_report().weight)
+    assert weights[0] == weights[1]
+    assert field.core.counters["updates_accepted"] == 4
 
 
 def test_a_norm_exactly_at_the_limit_is_taken() -> None:
