@@ -4,6 +4,7 @@ The product speaks to SQLite as usual; its connection goes through apsw, whose f
 ours. What was written is noted in order, and any moment of it can be laid down as files.
 """
 
+import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -179,17 +180,23 @@ class _Connection:
 def noted(patch: pytest.MonkeyPatch, log: list[Noted]) -> Iterator[None]:
     """Note in `log` what a `Store` that is opened in here writes and syncs."""
 
-    def mark_write(self: mark.MarkFile, made: mark.HighWaterMark, *, synced: bool) -> None:
-        slot = mark._slot(made)
-        log.append(Noted("write", mark.MARK, self._at * len(slot), slot))
-        mark_write_now(self, made, synced=synced)
-        if synced:
+    class System:
+        """What the mark's file asks of the system."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def pwrite(self, fd: int, data: bytes, offset: int) -> int:
+            log.append(Noted("write", mark.MARK, offset, data))
+            return os.pwrite(fd, data, offset)
+
+        def fdatasync(self, fd: int) -> None:
             log.append(Noted("sync", mark.MARK))
+            os.fdatasync(fd)
 
     files, connect = _Files(log), sqlite3.connect
-    mark_write_now = mark.MarkFile.write
     with patch.context() as patched:
-        patched.setattr(mark.MarkFile, "write", mark_write)
+        patched.setattr(mark, "os", System())
         patched.setattr(
             sqlite3,
             "connect",

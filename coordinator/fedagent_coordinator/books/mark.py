@@ -38,6 +38,7 @@ class MarkFile:
         self._at = int(newer is None or (older is not None and older.seq >= newer.seq))
         self._seq = first.seq
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        os.fdatasync(self._fd)  # a killed process may have left a mark that is not synced yet
 
     def write(self, mark: HighWaterMark, *, synced: bool) -> None:
         """Write `mark`, if it is a newer one; without a sync a power cut may lose it."""

@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from fedagent_coordinator.books.mark import MARK, read_mark
 from fedagent_coordinator.books.store import Store
 from tests.fakes.power import Keep, Noted, everything, left, noted, nothing, scattered, torn
 from tests.fakes.stored_runs import (
@@ -89,3 +90,23 @@ def _goes_on(folder: Path, run: str, promised: set[str]) -> None:
         balance = store.read.balance(run)
         assert (balance.reserved_micro, balance.settled_micro) == (0, 3 * (100 + 300))
         assert store.read.ledger.verify().problems == ()
+
+
+def test_no_mark_that_was_synced_is_lost_after_a_kill_and_a_power_cut(memory: Path) -> None:
+    log = list[Noted]()
+    with Store(memory) as store:
+        run = begun(store).run_id
+        play(store, run, PLANS[0], {0, 2})
+    synced, files = read_mark(memory / MARK), files_of(memory)
+    with pytest.MonkeyPatch.context() as patch, noted(patch, log):
+        with Store(memory) as store:
+            store.reserve(run, PLANS[1], policy="random")  # of this, the mark is not synced
+        with Store(memory) as store:
+            assert store.settle(run, RESULTS[1])
+    assert synced is not None
+    for end in range(len(log) + 1):
+        for keep in (nothing, lambda place, size: ((0, size and 20),) if place == 0 else ()):
+            (memory / MARK).write_bytes(left(files, log[:end], keep)[MARK])
+            mark = read_mark(memory / MARK)
+            assert mark is not None
+            assert mark.seq >= synced.seq, end
