@@ -137,13 +137,14 @@ class Answers:
             raise MalformedError("a row names an unknown session")
         if len(np.unique(rows)) != len(rows):
             raise MalformedError("a session has two rows")
-        told, reasons, metric = np.zeros(len(rows), dtype=_ROW), dict[str, int](), ""
+        told, reasons, metric = np.zeros(len(rows), dtype=_ROW), Counter[str](), ""
         told["client"] = self.index(edge, rows)
         if isinstance(message, Opinions):
             _fill(told, message)
             metric = safe_text(message.metric, limit=100)
             # In an edge's words, which the books keep and people read.
-            reasons = {safe_text(w, limit=MAX_REASONS): n for w, n in message.reasons.items()}
+            for words, agents in message.reasons.items():
+                reasons[safe_text(words, limit=MAX_REASONS)] += agents
         signed = self._are_signed(message, edge, rows, told)
         known = told["client"] >= 0
         return EdgeAnswer(

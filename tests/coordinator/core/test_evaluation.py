@@ -155,6 +155,13 @@ def test_opinions_of_another_metric_do_not_mix_and_no_edge_decides_alone() -> No
     assert 0 not in found.edge
 
 
+def test_reasons_that_are_the_same_when_they_are_shortened_add_up() -> None:
+    field = Field(toy_edges(1), settings=report(count=1), progress=FIRST)
+    lie(field.edges[0], reasons={"x" * 60 + "1": 3, "x" * 60 + "2": 4})
+    field.run()
+    assert list(opinions_of(field, 1).reasons.values()) == [7]
+
+
 def test_an_edge_may_name_any_reasons_but_the_books_keep_few() -> None:
     field = Field(toy_edges(2), settings=report(count=1), progress=FIRST)
     for edge in field.edges:
