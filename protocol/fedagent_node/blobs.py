@@ -65,6 +65,8 @@ class BlobStore:
         digest = hashlib.sha256(view).hexdigest()
         path = self.path(digest)
         if self._is_whole(path, digest):
+            if durable:
+                self.sync(digest)
             return digest
         fresh = path.with_suffix(_NEW)
         try:

@@ -42,6 +42,8 @@ _ACCEPTED = "WHERE kind IN ('note', 'accept') AND kind = 'accept'"
 MAX_WAITING = 20_000
 SNAPSHOT_EVERY = 50
 """Rounds between snapshots: replay stays short and full states are written rarely."""
+FOLD_EVERY = 10
+"""Rounds that a damaged WAL can cost, which is noticed; folding it costs three syncs."""
 _MOST_SNAPSHOTS = 16
 _SNAPSHOT_BYTES = 1 << 26
 """What is kept of a run beside the newest two, for `fedagent why` of an old round."""
@@ -321,6 +323,8 @@ class Store(ExitStack):
             return False
         with self._db.transaction("settle"):
             rounds.settle(self._db, run_id, result)
+        if result.round % FOLD_EVERY == 0:
+            self._db.fold_wal()
         return True
 
     def void_open_rounds(self, run_id: str, reason: str) -> tuple[int, ...]:
@@ -370,7 +374,6 @@ class Store(ExitStack):
                 "ORDER BY round DESC LIMIT 2)",
                 (run_id, most, step),
             )
-        self._db.fold_wal()
 
     def restore(self, run_id: str, policies: learning.Restorable) -> int:
         """Give what decides back what it knew; see `learning.restore`."""
