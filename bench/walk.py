@@ -1,4 +1,4 @@
-"""What one plain round walks through: ``python -m bench walk [--list]``.
+"""What one plain round walks through: ``python -m bench.walk [--list]``.
 
 One coordinator, one edge and one agent play rounds on the testbed's kernel, in virtual time; no
 training, no envelopes. Counted are the named functions of ours that a round enters between two
