@@ -42,7 +42,7 @@ KEPT_S = 60.0
 """How long work goes on after its round, until an order wants it."""
 
 
-class Stage(Enum):
+class OrderStage(Enum):
     """How far an order is."""
 
     GETTING = "getting"  # task and model are fetched
@@ -59,7 +59,7 @@ class ActiveOrder:
     fetch: Download
     ordered_at: float  # when DT starts
     give_up_at: float
-    stage: Stage = Stage.GETTING
+    stage: OrderStage = OrderStage.GETTING
     job: int | None = None  # of the trainer, while it works
     train_at: float = 0.0  # when LC starts
     idle_until: float = 0.0  # when an update without training is made
@@ -287,9 +287,9 @@ class TrainingQueue:
         task, fetch = active.order.task, active.fetch
         if (spec := self._tasks.masked(task)) is not None:
             effects = self._masking.begin(active.key, spec, now, active.give_up_at)
-        if active.stage is Stage.UNMASKED:
+        if active.stage is OrderStage.UNMASKED:
             return effects + self._mask(active)
-        if active.stage is not Stage.GETTING:
+        if active.stage is not OrderStage.GETTING:
             return effects
         if refused := self._refuse_task():
             return effects + refused
@@ -315,9 +315,9 @@ class TrainingQueue:
         fields = {"round": key.round, "edge": key.edge, "run": key.run, "recipe": task.recipe}
         effects: list[Effect] = [Emit("training", fields)]
         if task.idle:
-            active.stage, active.idle_until = Stage.IDLING, now + self._device.slow_s
+            active.stage, active.idle_until = OrderStage.IDLING, now + self._device.slow_s
             return effects + self._make_idle_update(active, now)
-        active.stage = Stage.WORKING
+        active.stage = OrderStage.WORKING
         train = Train(
             job=active.job,
             model=order.model,
@@ -351,7 +351,7 @@ class TrainingQueue:
         if now < active.idle_until:
             return []
         assert active.job is not None
-        active.stage, order = Stage.WORKING, active.order
+        active.stage, order = OrderStage.WORKING, active.order
         out = active.key.file_name
         return [MakeIdleUpdate(active.job, order.model, order.round, order.iterations, out)]
 
@@ -374,12 +374,12 @@ class TrainingQueue:
             arrivals_per_step=stats.arrivals / max(1, stats.steps),
         )
         if self._tasks.masked(active.order.task) is not None:
-            active.stage, active.result = Stage.UNMASKED, result
+            active.stage, active.result = OrderStage.UNMASKED, result
             return self._mask(active)
         return self._store(active, result, now)
 
     def _store(self, active: ActiveOrder, result: Trained, now: float) -> list[Effect]:
-        active.stage = Stage.WORKING
+        active.stage = OrderStage.WORKING
         task, run, releases = self._tasks.opened(active.order.task), active.key.run, 0
         # What is not known to cost nothing must not leave.
         assert task is not None
@@ -397,7 +397,7 @@ class TrainingQueue:
         result, seeds = active.result, self._masking.seeds(active.key)
         if result is None or seeds is None:
             return []
-        active.stage, active.job = Stage.WORKING, self._jobs.start(self.masked)
+        active.stage, active.job = OrderStage.WORKING, self._jobs.start(self.masked)
         weight = self._tasks.weight(active.order.task, result.stats.num_samples)
         return [Mask(job=active.job, out=active.key.file_name, weight=weight, seeds=seeds)]
 
@@ -434,5 +434,5 @@ class TrainingQueue:
         active = self.active_order
         if active is not None:
             yield active.give_up_at, lambda _: self._abandon(active, "give_up")
-        if active is self.active_order and active is not None and active.stage is Stage.IDLING:
+        if active is self.active_order and active is not None and active.stage is OrderStage.IDLING:
             yield active.idle_until, partial(self._make_idle_update, active)
