@@ -127,11 +127,6 @@ def devices(f: Field) -> list[MaskedAgent]:
     return [agent for agent in f.agents.values() if isinstance(agent, MaskedAgent)]
 
 
-def model_of(f: Field, report: m.RoundReport) -> dict[str, np.ndarray]:
-    data = (f.directory / "models" / report.model).read_bytes()
-    return dict(decode_tensors(data, Manifest.of(model_tensors())))
-
-
 def expected(agents: list[MaskedAgent]) -> dict[str, np.ndarray]:
     """Return the base with the exact mean of the rounded updates."""
     total = sum(agent.samples for agent in agents)
@@ -148,7 +143,8 @@ def exact(f: Field, report: m.RoundReport, agents: list[MaskedAgent]) -> None:
     assert report.failed == ""
     assert report.used == len(agents)
     assert not any(one.norm for one in report.outcomes), "the length of a mask is nobody's"
-    made = model_of(f, report)
+    data = (f.directory / "models" / report.model).read_bytes()
+    made = decode_tensors(data, Manifest.of(model_tensors()))
     for name, array in expected(agents).items():
         assert np.array_equal(made[name], array)
     assert report.weight == pytest.approx(sum(agent.samples for agent in agents))
@@ -236,12 +232,6 @@ def outcome_of(report: m.RoundReport, one: MaskedAgent) -> m.Outcome:
     return next(outcome for outcome in report.outcomes if outcome.agent == one.id)
 
 
-def liar_and_honest(f: Field) -> tuple[MaskedAgent, list[MaskedAgent]]:
-    """Answers come in the order of ids: a lie that comes after enough of them is not looked at."""
-    first, *others = sorted(devices(f), key=lambda one: one.id)
-    return first, others
-
-
 def false_answer(said: m.AnyMessage) -> m.AnyMessage:
     if isinstance(said, m.MaskOpening):
         return replace(said, shares=dict.fromkeys(said.shares, bytes(66)))
@@ -265,7 +255,8 @@ def test_a_liar_is_named_not_paid_and_in_no_later_masks_also_after_a_restart(
     tmp_path: Path, lie: Callable[[m.AnyMessage], m.AnyMessage], void: bool, said: str
 ) -> None:
     f = secure_field(tmp_path, 6)
-    liar, honest = liar_and_honest(f)
+    # Answers come in the order of ids: a lie that comes after enough of them is not looked at.
+    liar, *honest = sorted(devices(f), key=lambda one: one.id)
     liar.lie = lie
     f.order(1)
     report = f.run_until_report(1)

@@ -30,11 +30,6 @@ RULES = registry.names()
 AGENTS = 7
 
 
-def body_of(rule: str) -> bytes:
-    model = ModelSpec(kind="softmax", features=2, classes=2)
-    return task_bytes(TaskSpec(model=model, aggregation=AggregationSpec(robust=rule)))
-
-
 def common(size: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(9)
     return {
@@ -56,13 +51,9 @@ def ruled(folder: Path, rule: str, *, size: int = 64, lie: float = 1.0, samples:
         agents[agent.id] = agent
     agents["a0"].tensors = {k: np.float32(lie) * one for k, one in common(size).items()}
     agents["a0"].samples = samples
-    field = Field(folder, agents, size=size, body=body_of(rule))
-    field.welcome()
-    field.give_model()
-    for agent in agents.values():
-        agent.hello(field)
-    field.run_for(0.5)
-    return field
+    model = ModelSpec(kind="softmax", features=2, classes=2)
+    body = task_bytes(TaskSpec(model=model, aggregation=AggregationSpec(robust=rule)))
+    return Field(folder, agents, size=size, body=body).ready()
 
 
 def moved(field: Field, size: int) -> float:
