@@ -94,12 +94,12 @@ class AgentDaemon:
         shell.receive(Stopping("stopping"))
 
     async def _connect(self, links: BrokerLinks, identity: Identity) -> None:
-        config, shell, discovery = self._config, self._shell, self._shell.discovery
+        config, shell = self._config, self._shell
         typed = config.typed_addresses()
         for address in typed:
             await links.add(address)
         if config.discovery != "off" and config.broker is None:
-            await discovery.start()
+            discovery = await shell.discover()
             joiner = Joiner(shell, identity, "agent", config, name=config.name)
 
             def found(adverts: frozenset[Advert]) -> None:

@@ -186,10 +186,10 @@ class Daemon:
         self._shell.stop.set()
 
     async def _advertise(self, address: BrokerAddress) -> None:
-        config, shell, discovery = self._config, self._shell, self._shell.discovery
+        config, shell = self._config, self._shell
         if config.discovery == "off":
             return
-        await discovery.start()
+        discovery = await shell.discover()
         advert = Advert(
             *("coordinator", shell.id, config.site, address, PROTOCOL_VERSION), join=self._join_port
         )

@@ -117,9 +117,9 @@ class EdgeDaemon:
 
     async def _find(self, lan: BrokerAddress) -> None:
         """Advertise this edge, and try brokers in turn until a coordinator serves it."""
-        config, discovery = self._config, self._shell.discovery
+        config = self._config
         if config.discovery != "off":
-            await discovery.start()
+            discovery = await self._shell.discover()
             join = await self._relay_joins()
             advert = Advert("edge", self._shell.id, config.site, lan, PROTOCOL_VERSION, join=join)
             listen = config.listen if self._shell.has_own_broker else None

@@ -19,7 +19,6 @@ from msgspec import structs
 
 from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.discovery.advert import Advert
-from fedagent_node.discovery.announcing import Discovery
 from fedagent_node.site import CERT_FILE, FOLDER
 from fedagent_node.site.certificates import Role, common_name
 from fedagent_node.site.membership import Membership, Renew
@@ -51,6 +50,7 @@ LONGEST_JOB_S = 600.0
 """What takes longer than this comes to no end: a dead disk, a dead lock."""
 
 if TYPE_CHECKING:
+    from .discovery.announcing import Discovery
     from .metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -94,11 +94,6 @@ class Shell:
         """Set to end the process in good order."""
         self.id = ""
         self.links: dict[str, Link] = {}
-        self.discovery = Discovery(
-            config.site,
-            scope="loopback" if config.discovery == "loopback" else "lan",
-            judge=self._judge,
-        )
         self.at_close: list[Callable[[], Awaitable[object]]] = []
         self._store: Store | None = None
         self._closed = False
@@ -391,6 +386,20 @@ class Shell:
         links = (one for one in self.links.values() if one.connected and one.peer == ident)
         return next((str(one.address) for one in links), "")
 
+    async def discover(self) -> "Discovery":
+        """Begin to look around by zeroconf, to the end of the process."""
+        from .discovery.announcing import Discovery  # noqa: PLC0415 - 5 MB
+
+        config = self._config
+        discovery = Discovery(
+            config.site,
+            scope="loopback" if config.discovery == "loopback" else "lan",
+            judge=self._judge,
+        )
+        self.at_close.append(discovery.stop)
+        await discovery.start()
+        return discovery
+
     async def _judge(self, advert: Advert) -> str:
         """Return why who answers at an advert's address is not who it names; empty if it is."""
         where, cover = advert.address, None
@@ -504,7 +513,7 @@ class Shell:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        ends = [self.discovery.stop(), *(end() for end in self.at_close)]
+        ends = [end() for end in self.at_close]
         await asyncio.gather(*ends, *(link.stop() for link in self.links.values()))
         if self._jobs is not None:
             self._jobs.close()

@@ -14,7 +14,6 @@ from msgspec import structs
 
 from fedagent_node.data_dir import Identity, write_private
 from fedagent_node.discovery.advert import Advert
-from fedagent_node.discovery.announcing import Discovery
 from fedagent_node.effects import Emit
 from fedagent_node.errors import JoinError, JoinUnreachableError, connect_reason
 from fedagent_node.network import Backoff
@@ -238,14 +237,11 @@ async def join_first(
     if config.tls is not None or not (given or must):
         return
     joiner = Joiner(shell, identity, role, config, name=name)
-    discovery = Discovery(
-        config.site, scope="loopback" if config.discovery == "loopback" else "lan"
-    )
+    discovery = await shell.discover() if config.discovery != "off" else None
     joining = asyncio.create_task(joiner.run(), name="join")
     stopping = asyncio.create_task(shell.stop.wait(), name="stop")
     try:
-        if config.discovery != "off":
-            await discovery.start()
+        if discovery is not None:
             for wanted in ("coordinator", "edge"):
                 discovery.browse(wanted, joiner.seen)
         first = asyncio.FIRST_COMPLETED
@@ -263,7 +259,8 @@ async def join_first(
         for task in (joining, stopping):
             task.cancel()
         await asyncio.gather(joining, stopping, return_exceptions=True)
-        await discovery.stop()
+        if discovery is not None:
+            await discovery.stop()
 
 
 async def renew(directory: Path, identity: Identity) -> Credentials:
