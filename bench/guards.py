@@ -176,7 +176,7 @@ def caught(change: Change, folder: Path) -> bool:
 def passes(tests: str, folder: Path, paths: str) -> bool:
     """Run some tests of the copy, as `make test` does; return whether all passed."""
     command = [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", tests]
-    command += ["-m", "not slow and not netns and not browser"]
+    command += ["-m", "not nightly"]
     try:
         done = subprocess.run(
             command,
