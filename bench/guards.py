@@ -158,8 +158,8 @@ def sabotages() -> Iterator[Change]:
         yield Change(name=name, file=row["file"], text=changed)
 
 
-def caught(change: Change, folder: Path) -> bool:
-    """Try a change in a copy of the checkout; return whether a test failed."""
+def caught(change: Change, folder: Path) -> str:
+    """Try a change in a copy of the checkout; return the test that failed, empty if none did."""
     target = folder / change.file
     before = target.read_text()
     target.write_text(change.text)
@@ -168,13 +168,15 @@ def caught(change: Change, folder: Path) -> bool:
     tests = next(found for part, found in table.items() if change.file.startswith(part))
     world = ("tests/world",) if (folder / "tests/world").is_dir() else ()
     try:
-        return any(not passes(chosen, folder, paths) for chosen in (*tests, *world))
+        return next(
+            filter(None, (failed(chosen, folder, paths) for chosen in (*tests, *world))), ""
+        )
     finally:
         target.write_text(before)
 
 
-def passes(tests: str, folder: Path, paths: str) -> bool:
-    """Run some tests of the copy, as `make test` does; return whether all passed."""
+def failed(tests: str, folder: Path, paths: str) -> str:
+    """Run some tests of the copy, as `make test` does; return the first that failed."""
     command = [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", tests]
     command += ["-m", "not nightly"]
     try:
@@ -187,8 +189,11 @@ def passes(tests: str, folder: Path, paths: str) -> bool:
             timeout=HANG_S,
         )
     except subprocess.TimeoutExpired:
-        return False
-    return done.returncode in {0, 5}
+        return f"{tests}: hangs"
+    if done.returncode in {0, 5}:
+        return ""
+    lines = done.stdout.decode().splitlines()
+    return next((line for line in lines if line.startswith(("FAILED", "ERROR"))), tests)
 
 
 def main() -> int:
@@ -214,9 +219,9 @@ def main() -> int:
         for change in changes:
             if change.name in known or args.only not in change.name:
                 continue
-            killed = caught(change, folder)
-            tried, survived = tried + 1, survived + (not killed)
-            line = json.dumps({"name": change.name, "caught": killed})
+            by = caught(change, folder)
+            tried, survived = tried + 1, survived + (not by)
+            line = json.dumps({"name": change.name, "caught": bool(by), "by": by})
             print(line, flush=True)
             if args.out:
                 with args.out.open("a") as results:
