@@ -24,8 +24,12 @@ import psutil
 
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_node.broker.mosquitto import connect_packet
+from fedagent_node.data_dir import Identity, load_or_create
+from fedagent_node.envelope import Gate
 from fedagent_node.network import free_port
 from fedagent_protocol import topics
+from fedagent_protocol.codec import encode
+from fedagent_protocol.messages import Hello
 from fedagent_testbed.local import LocalField, RoleProcess
 from tests.fakes.site import Members
 from tests.fakes.voices import Voice
@@ -36,6 +40,7 @@ from .rows import Rows, show
 RECIPE = Path(__file__).parent / "wire.toml"
 SETS = ("rounds.count=0", "rounds.every_s=1", "rounds.deadline_s=4", "rounds.max_wait_s=6")
 AGENTS, ATTACKERS = 5, 20
+SIGNED_PER_S = 3000
 FLOOD_S, QUIET_S = 6.0, 3.0
 BAR_MB = 128.0
 BLOCK = os.urandom(200_000)
@@ -50,8 +55,13 @@ class Attack:
     edge: str
     site: str
     contexts: list[ssl.SSLContext | None]
-    ids: list[str]
+    keys: list[Identity]
     counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> list[str]:
+        """Their ids."""
+        return [key.id for key in self.keys]
 
     async def connected(self, i: int, *, session: bool = True) -> Streams:
         """Return a connection of the i-th attacker."""
@@ -143,15 +153,29 @@ async def published(a: Attack, i: int) -> None:
         a.count("messages")
 
 
+async def signed(a: Attack, i: int) -> None:
+    """Sign 3 000 messages a second with one stolen key."""
+    if i:
+        await asyncio.sleep(FLOOD_S)
+        return
+    _, writer = await a.connected(0)
+    gate = Gate(a.keys[0], starts=int(time.time()), clock=time.monotonic)
+    began, count, body = time.monotonic(), 0, encode(Hello())
+    while True:
+        while count < SIGNED_PER_S * (time.monotonic() - began):
+            await sent(writer, publish(a.up(0), gate.seal(a.up(0), body, kind="hello")))
+            a.count("messages")
+            count += 1
+        await asyncio.sleep(0.002)
+
+
 async def invented(a: Attack, i: int) -> None:
     """Say hello in 20 000 names, each with a key of its own."""
-    from fedagent_protocol.messages import Hello
-
     _, writer = await a.connected(i)
     for n in range(20_000 // ATTACKERS):
         voice = Voice(f"invented-{i}-{n}")
         topic = topics.agent_up(a.site, voice.id, a.edge, "hello")
-        await sent(writer, publish(topic, voice.seal(topic, Hello(agent=voice.id))))
+        await sent(writer, publish(topic, voice.seal(topic, Hello())))
         a.count("names")
         await asyncio.sleep(0)
 
@@ -161,6 +185,7 @@ FLOODS: dict[str, Callable[[Attack, int], Awaitable[None]]] = {
     "half-open": half_open,
     "connects": connects,
     "publishes": published,
+    "signed": signed,
     "invented ids": invented,
 }
 
@@ -204,7 +229,7 @@ def measure(broker: str, *, secure: bool) -> Rows:
             cover: dict[str, Any] = {"secure": True} if secure else {}
             join: dict[str, Any] = {"join_port": free_port("127.0.0.1")} if secure else {}
             contexts: list[ssl.SSLContext | None] = [None] * ATTACKERS
-            ids = [identity_named(f"attacker-{i}").id for i in range(ATTACKERS)]
+            keys = [identity_named(f"attacker-{i}") for i in range(ATTACKERS)]
             if secure:
                 members = Members.of_coordinator(home, "coordinator", site)
                 members.member("edge-0", "edge")
@@ -212,7 +237,7 @@ def measure(broker: str, *, secure: bool) -> Rows:
                     members.member(f"agent-{i}", "agent")
                 found = [members.member(f"attacker-{i}", "agent") for i in range(ATTACKERS)]
                 contexts = [one.client_context() for one in found]
-                ids = [one.credentials.certificate.id for one in found]
+                keys = [load_or_create(home / f"attacker-{i}") for i in range(ATTACKERS)]
             coordinator = here.coordinator(
                 RECIPE, broker=broker, sets=SETS, wait_agents=AGENTS, **cover, **join
             )
@@ -220,7 +245,7 @@ def measure(broker: str, *, secure: bool) -> Rows:
             for i in range(AGENTS):
                 here.agent(f"agent-{i}", "digits:rate=5", json_events=False)
             ready = edge.wait("ready")
-            attack = Attack(int(str(ready["port"])), str(ready["id"]), site, contexts, ids)
+            attack = Attack(int(str(ready["port"])), str(ready["id"]), site, contexts, keys)
             time.sleep(8.0)
             first = _memory(edge)
             for name, how in FLOODS.items():

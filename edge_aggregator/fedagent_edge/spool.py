@@ -1,153 +1,184 @@
-"""The open round on disk: a journal of who ended how, and a file for each large update.
+"""What an edge keeps on disk beside models: a journal, and a file for each large update.
 
-The journal is append-only. One sync serves all updates that were complete together, where
-a file for each would cost two; a torn record at the end was never receipted, and is cut off::
+The journal is append-only, and one sync makes all durable that came before it. A torn record at the
+end was never promised to anybody, and is cut off::
 
     record    12 bytes (CRC-32 of the head, length of head, length of data), head, data
-    first     head is the `OpenRound`
-    others    head is an `UpdateRecord`, data the update if it is one of few bytes
+    head      a `Memory`, an `OpenRound` or an `Ended`
+    data      the model of a memory, the update of an end: if they are small, and new here
+
+The newest memory holds. A round is open until a memory says otherwise. Between rounds a journal
+that has become long is begun again with its memory alone.
 
 A file is for one large update, named by agent and digest: one that a round's end interrupts goes on
 in a later round. It is synced before the journal has that its update is whole, and this before the
 receipt goes out.
 """
 
-import itertools
 import mmap
 import os
 import threading
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
-from fedagent_node.data_dir import sync_folder
+from fedagent_node.data_dir import sync_folder, write_private
 
-from .core.effects import File, Key, OpenRound, UpdateRecord
+from .core.effects import Ended, File, Key, Memory, OpenRound, Record
 
+FOLD_BYTES = 4 << 20
+"""A longer journal is begun again: some dozens of rounds, read at once at the next start."""
 _FRAME_BYTES = 12
 _SUFFIX = ".update"
 
 _encoder = msgspec.msgpack.Encoder()
-_rounds = msgspec.msgpack.Decoder(OpenRound)
-_records = msgspec.msgpack.Decoder(UpdateRecord)
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+
+Place = tuple[int, int]
+"""Offset and size of data in the journal."""
+
+
+@dataclass(slots=True)
+class Found:
+    """The newest memory and its model; of the round that is open, who ended and where updates are.
+
+    They are in the order in which they were written, the newest of each agent.
+    """
+
+    memory: Memory = field(default_factory=Memory)
+    model: bytes = b""
+    opened: OpenRound | None = None
+    ended: dict[Key, tuple[Ended, Place]] = field(default_factory=dict)
+
+    def take(self, record: Record, data: memoryview, place: Place) -> None:
+        """Take in the next record."""
+        match record:
+            case Memory():
+                before = self.memory
+                self.memory = replace(record, body=record.body or before.body)
+                if record.model != before.model:
+                    self.model = bytes(data)
+                if self.opened is None or self.opened.order.round != record.open_round:
+                    self.opened, self.ended = None, {}
+            case OpenRound():
+                self.opened, self.ended = record, {}
+            case Ended() if self.opened is not None:
+                # A check that outlived its round may have written here.
+                if record.key[:2] == (self.opened.run, self.opened.order.round):
+                    self.ended.pop(record.key, None)
+                    self.ended[record.key] = record, place
 
 
 class Journal:
-    """The round's journal, open for the life of the process; the disk may refuse: `OSError`."""
+    """The edge's journal, open for the life of the process; the disk may refuse: `OSError`."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = not path.exists()
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._end = os.fstat(self._fd).st_size
-        self._dirty = False
+        self._path, self._fd = path, -1
         self._lock = threading.RLock()  # large updates are admitted in a thread
-        if fresh:
-            sync_folder(path.parent)
+        if path.exists():
+            self._open()
+        else:
+            self.fold(Memory(), b"")
+
+    def _open(self) -> None:
+        self.close()
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._end = os.fstat(self._fd).st_size
 
     def close(self) -> None:
         """Close the file. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def __del__(self) -> None:
         self.close()
 
-    def begin(self, opened: OpenRound) -> None:
-        """Forget the last round, and note the order of this one.
+    @property
+    def is_long(self) -> bool:
+        """Whether it is time to begin again."""
+        return self._end > FOLD_BYTES
 
-        It survives a kill at once, and a power cut from the first `sync` on, which comes
-        before anything is promised to an agent.
-        """
-        with self._lock:
-            self.clear()
-            self.append(opened)
-
-    def append(self, head: OpenRound | UpdateRecord, data: bytes = b"") -> None:
-        """Add a record; not yet durable."""
-        packed = _encoder.encode(head)
-        frame = (zlib.crc32(packed), len(packed), len(data))
-        numbers = (number.to_bytes(4, "little") for number in frame)
-        record = b"".join((*numbers, packed, data))
+    def append(self, record: Record, data: bytes = b"") -> Place:
+        """Add a record, not yet durable; return where its data is."""
+        framed = _framed(record, data)
         with self._lock:
             try:
-                _write(self._fd, record, self._end)
+                _write(self._fd, framed, self._end)
             except OSError:
                 # A torn record would hide what is appended after it.
                 os.ftruncate(self._fd, self._end)
                 raise
-            self._end += len(record)
-            self._dirty = True
+            self._end += len(framed)
+            return self._end - len(data), len(data)
 
     def sync(self) -> None:
         """Make everything durable."""
-        if not self._dirty:
-            return
-        # First, so that what another thread appends meanwhile is not taken for synced.
-        self._dirty = False
-        try:
-            os.fdatasync(self._fd)
-        except OSError:
-            self._dirty = True
-            raise
-
-    def clear(self) -> None:
-        """Forget the round."""
         with self._lock:
-            if self._end:
-                os.ftruncate(self._fd, 0)
-                self._end = 0
-
-    def updates(self) -> dict[Key, memoryview]:
-        """Return the data of admitted updates, mapped; the newest of each."""
-        if not self._end:
-            return {}
-        mapped = memoryview(mmap.mmap(self._fd, self._end, prot=mmap.PROT_READ))
-        records = itertools.islice(_records_in(mapped), 1, None)
-        return {_records.decode(head).key: body for head, body, _ in records if len(body)}
-
-    def read(self) -> tuple[OpenRound | None, list[tuple[UpdateRecord, bytes]]]:
-        """Return the round and the newest record of each agent; cut off what is not whole.
-
-        They are in the order in which they were written.
-        """
-        opened: OpenRound | None = None
-        found: dict[Key, tuple[UpdateRecord, bytes]] = {}
-        whole = 0
+            fd = os.dup(self._fd)
         try:
-            for head, body, end in _records_in(memoryview(os.pread(self._fd, self._end, 0))):
-                if opened is None:
-                    opened = _rounds.decode(head)
-                else:
-                    record = _records.decode(head)
-                    found.pop(record.key, None)
-                    found[record.key] = record, bytes(body)
-                whole = end
-        except (msgspec.DecodeError, ValueError):
-            pass
+            # Not under the lock: others append meanwhile.
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+    def data(self, place: Place) -> bytes:
+        """Return the data of a record."""
+        offset, size = place
+        return os.pread(self._fd, size, offset)
+
+    def fold(self, memory: Memory, model: bytes) -> None:
+        """Begin again with a memory alone; durably, or not at all."""
+        with self._lock:
+            try:
+                write_private(self._path, _framed(memory, model))
+            finally:
+                self._open()
+
+    def read(self) -> Found:
+        """Return what holds; cut off what is not whole.
+
+        Raises:
+            ValueError: It does not begin with a record.
+        """
+        found, whole = Found(), 0
+        for record, place, data in _records_in(memoryview(os.pread(self._fd, self._end, 0))):
+            found.take(record, data, place)
+            whole = sum(place)
+        if not whole:
+            raise ValueError("it does not begin with a record")
         if whole != self._end:
             os.ftruncate(self._fd, whole)
             self._end = whole
-        # A check that outlived its round may have written here.
-        ours = (opened.run, opened.order.round) if opened is not None else None
-        return opened, [one for key, one in found.items() if key[:2] == ours]
+        return found
 
 
-def _records_in(data: memoryview) -> Iterator[tuple[memoryview, memoryview, int]]:
-    """Yield head, data and end of each record that is whole."""
+def _framed(record: Record, data: bytes) -> bytes:
+    packed = _encoder.encode(record)
+    frame = (zlib.crc32(packed), len(packed), len(data))
+    return b"".join((*(number.to_bytes(4, "little") for number in frame), packed, data))
+
+
+def _records_in(data: memoryview) -> Iterator[tuple[Record, Place, memoryview]]:
+    """Yield each record that is whole, where its data is, and this."""
     position = 0
     while (start := position + _FRAME_BYTES) <= len(data):
         frame = data[position:start]
-        crc, length, more = (int.from_bytes(frame[i : i + 4], "little") for i in (0, 4, 8))
-        middle, position = start + length, start + length + more
+        crc, length, size = (int.from_bytes(frame[i : i + 4], "little") for i in (0, 4, 8))
+        middle, position = start + length, start + length + size
         head = data[start:middle]
         if position > len(data) or zlib.crc32(head) != crc:
             return
-        yield head, data[middle:position], position
+        try:
+            record = _decoder.decode(head)
+        except (msgspec.DecodeError, ValueError):
+            return
+        yield record, (middle, size), data[middle:position]
 
 
 class Spool:
@@ -203,3 +234,16 @@ def _write(fd: int, data: bytes, offset: int) -> None:
     while rest:
         written = os.pwrite(fd, rest, offset)
         rest, offset = rest[written:], offset + written
+
+
+def try_room(directory: Path, size: int) -> str:
+    """Return why a folder's disk has no room for so many bytes; empty if it has."""
+    trial = directory / "room.trial"
+    try:
+        with _opened(trial, os.O_WRONLY | os.O_CREAT) as fd:
+            os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        trial.unlink(missing_ok=True)
+    return ""

@@ -1,26 +1,26 @@
-"""The edge's disk: state, models, and what is known of the open round.
+"""The edge's disk: a journal of what a restart must know, models, and large updates.
 
 Checkpoints: ``edge.chunk_written``, ``edge.complete``, ``edge.spooled``, ``edge.aggregated``,
 ``edge.model_stored``; the core marks the others: ``edge.round_saved``, ``edge.receipted``,
 ``edge.reported``, ``edge.spool_cleared``, ``edge.model_saved``.
 """
 
+import errno
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from fedagent_node.blobs import BlobMissingError, BlobStore
-from fedagent_node.data_dir import write_private
 from fedagent_node.driver import Job
 from fedagent_node.effects import (
+    ContentLost,
     ContentLostError,
     FinishModel,
     Input,
@@ -39,6 +39,7 @@ from fedagent_protocol.tensors import (
     Buffer,
     Manifest,
     decode_tensors,
+    digest_of,
     encode_tensors,
     locate,
     tensor_at,
@@ -62,28 +63,26 @@ from .core.effects import (
     DiskTried,
     DropSpool,
     EdgeState,
+    Ended,
     File,
     ForgetRound,
     Memory,
-    ModelLost,
     OpenModel,
     OpenRound,
     ReopenedRound,
-    SaveRound,
-    SaveState,
+    Save,
     TryDisk,
-    UpdateRecord,
     WriteSpool,
 )
 from .core.exchange import MAX_MODEL_BYTES
 from .core.weighing import Weighing, weighing_of
-from .reserve import Reserve
-from .spool import Journal, Spool
+from .spool import Journal, Place, Spool, try_room
 
 KEPT_MODELS = 3
 """The last that the edge held."""
 _LOST = (DigestError, BlobMissingError, OSError)
 """What reading a model raises that is of no more use; a failing disk answers with `OSError`."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class EdgeStateError(FedagentError):
@@ -106,10 +105,13 @@ def disk_refused(path: Path, error: OSError) -> EdgeStateError:
 class _AtWork:
     """The round at work."""
 
-    opened: OpenRound
     weighing: Weighing
-    manifest: Manifest  # of its updates
+    base: Manifest
+    updates: Manifest
     at_once: bool  # whether its jobs are small: all of them, so that none overtakes another
+    signs: Signs | None  # of the sketches of its updates, where directions are looked at
+    places: dict[File, Place] = field(default_factory=dict)
+    """Where the journal has the small updates that were admitted."""
 
 
 class EdgeStore:
@@ -133,74 +135,82 @@ class EdgeStore:
         self._boot = boot
         self._counters = counters
         self._checkpoint = checkpoint
-        self._path = directory / "state.msgpack"
         self._models = BlobStore(directory / "models", max_bytes=MAX_MODEL_BYTES)
+        self._small: dict[str, bytes] = {}
+        """Models that the journal has, with the memory that names them."""
         self._held: list[str] = []
-        self._once = ""
         self._spool = Spool(directory / "spool")
-        self._journal = Journal(directory / "spool" / "round.journal")
-        self._reserve = Reserve(directory / "reserve")
+        self._journal = Journal(directory / "spool" / "journal")
+        self._noted = Memory()
+        """What the journal says."""
         self._kept = ForgetRound()
-        self._body = b""
         self._round: _AtWork | None = None
         self._unsynced: list[Admit] = []
 
     def _begin_round(self, opened: OpenRound) -> None:
         """Work for a round from now on; one of `_LOST` without its base."""
-        data = self._models.get(opened.base)
-        manifest, weighing = _manifest_of(data), weighing_of(self._body)
+        self._round = None
+        data, weighing = self._model(opened.base), weighing_of(self._noted.body)
+        base = updates = Manifest(tuple(item.spec for item in locate(data)))
         if weighing.ring is not None:
-            manifest = weighing.ring.manifest(manifest, frozenset(weighing.rules.latest))
-        self._round = _AtWork(opened, weighing, manifest, len(data) <= SMALL_BYTES)
+            updates = weighing.ring.manifest(base, frozenset(weighing.rules.latest))
+        signs = Signs(opened.signs) if weighing.robust.directions else None
+        self._round = _AtWork(weighing, base, updates, len(data) <= SMALL_BYTES, signs)
 
     def load(self, now: float) -> tuple[Memory, ReopenedRound | None]:
         """Return what a restart must know, and the round that was open."""
-        memory = read_memory(self._path)
-        self._once, self._body = memory.once, memory.body
+        try:
+            found = self._journal.read()
+        except (OSError, ValueError) as error:
+            hint = "delete the file to start the edge without saved state"
+            raise EdgeStateError(self._directory / "spool" / "journal", str(error), hint) from error
+        self._noted, memory, opened = found.memory, replace(found.memory), found.opened
+        if found.model and digest_of(found.model) == memory.model:
+            self._small[memory.model] = found.model
         try:
             if memory.model:
-                self._models.get(memory.model)
-                self._hold(memory.model)
+                self._model(memory.model)
+                self._hold(memory)
         except (DigestError, BlobMissingError):
             self._counters["model_lost"] += 1
             memory.model, memory.model_bytes = "", 0
         except OSError as error:
             # Perhaps for once: what agents have receipts for must not go for it.
             raise disk_refused(self._directory, error) from error
-        opened, entries = self._journal.read()
-        if (
-            opened is None
-            or not memory.model
-            or (opened.run, opened.base) != (memory.run, memory.model)
-            or opened.order.round <= memory.last_round
-        ):
-            self._forget_round(ForgetRound())
+        if opened is None or (opened.run, opened.base) != (memory.run, memory.model):
+            self._spool.clear(())
             return memory, None
         self._begin_round(opened)
-        looked_at = [(record, self._recovered(record, data)) for record, data in entries]
-        updates = [(record, verdict) for record, verdict in looked_at if verdict is not None]
-        self._spool.clear([record.file for record, _ in updates])
+        ended = [
+            (one, verdict)
+            for one, place in found.ended.values()
+            if (verdict := self._looked_at_again(one, place)).valid or one.offer is None
+        ]
+        self._spool.clear([_file(one) for one, _ in ended if one.offer is not None])
         if opened.boot != self._boot or opened.began_at > now:
             longest = max(opened.order.max_wait_ms, opened.order.deadline_ms) / 1000
             opened = replace(opened, began_at=now - longest - 1.0)
-        return memory, ReopenedRound(opened, updates)
+        return memory, ReopenedRound(opened, ended)
 
-    def _recovered(self, record: UpdateRecord, data: bytes) -> Verdict | None:
-        """Look again at an update that is on the disk; None if it is damaged."""
-        assert self._round is not None
+    def _looked_at_again(self, one: Ended, place: Place) -> Verdict:
+        """Look again at an update that is on the disk; it may be damaged."""
+        at_work = self._round
+        assert at_work is not None
+        if one.offer is None:
+            return Verdict(str(one.status))
+        if place[1]:
+            at_work.places[_file(one)] = place
         try:
-            content = data or self._spool.content(record.file)
-            verdict = _look_at(self._round, content, record.offer.digest)
+            verdict = _look_at(at_work, self._content(at_work, _file(one)), one.offer.digest)
         except (OSError, ValueError):
             verdict = Verdict("lost")
-        if verdict.valid:
-            return verdict
-        self._counters["spool_damaged"] += 1
-        return None
+        self._counters["spool_damaged"] += not verdict.valid
+        return verdict
 
     def holds_once(self) -> str:
         """Return what the task's devices get once, if it is whole; reads all of it."""
-        return self._once if self._once and self._models.is_whole(self._once) else ""
+        once = self._noted.once
+        return once if once and self._models.is_whole(once) else ""
 
     def close(self) -> None:
         """Close the journal. Idempotent."""
@@ -213,10 +223,17 @@ class EdgeStore:
         assert isinstance(message, Chunk)
         return replace(message, data=self._piece(message.digest, message.index))
 
+    def _model(self, digest: str) -> bytes:
+        small = self._small.get(digest)
+        return self._models.get(digest) if small is None else small
+
     def _piece(self, digest: str, index: int) -> bytes:
+        small = self._small.get(digest)
         try:
-            layout = Layout(self._models.size(digest), self._chunk_bytes)
-            start, stop = layout.span(index)
+            size = self._models.size(digest) if small is None else len(small)
+            start, stop = Layout(size, self._chunk_bytes).span(index)
+            if small is not None:
+                return small[start:stop]
             data = self._models.read(digest, start, stop - start)
         except (*_LOST, ProtocolError) as error:
             raise self._lost(digest, str(error)) from error
@@ -233,67 +250,70 @@ class EdgeStore:
     # ------------------------------------------------------------ disk effects
 
     def write(self, effect: Write, now: float) -> Input | None:  # noqa: ARG002 - agents need `now`
-        """Perform a disk effect; a failure of the spool is the result, others are raised."""
+        """Perform a disk effect; return its result, a failure too where the core can go on."""
+        try:
+            return self._written(effect)
+        except ContentLostError as error:
+            return error.lost
+        except OSError as error:
+            match effect:
+                case WriteSpool(file=(agent, _)) | DropSpool(file=(agent, _)):
+                    return _failed(error, agent)
+                case WriteModel():
+                    return _failed(error, digest=effect.digest)
+                case _ if error.errno in _FULL:
+                    return _failed(error)
+            raise disk_refused(self._directory, error) from error
+
+    def _written(self, effect: Write) -> Input | None:
         match effect:
             case Mark():
                 self._checkpoint(effect.name)
-            case WriteSpool(file=file):
-                return _tried(file, lambda: self._write_spool(effect))
-            case DropSpool(file=file):
-                return _tried(file, lambda: self._spool.drop(file))
+            case Save():
+                self._save(effect.record)
+            case WriteSpool():
+                self._spool.write(effect.file, effect.offset, effect.data)
+                self._checkpoint("edge.chunk_written")
+            case DropSpool():
+                self._spool.drop(effect.file)
             case OpenModel():
                 self._models.drop_part(effect.digest)
             case WriteModel():
-                try:
-                    self._models.write_part(effect.digest, effect.offset, effect.data)
-                except OSError as error:
-                    self._counters["disk_failed"] += 1
-                    return _failed(error, digest=effect.digest)
-            case TryDisk(size=size):
-                return DiskTried(self._reserve.try_room(size))
-            case SaveRound(opened=opened):
-                begun = replace(opened, boot=self._boot, signs=secrets.randbits(63))
-                try:
-                    self._begin_round(begun)
-                except _LOST:
-                    lost = self._lost(opened.base, "its file is damaged, or gone").lost
-                    return ModelLost(opened.run, opened.order.round, lost.digest, lost.detail)
-                return self._surely(lambda: self._journal.begin(begun), self._directory)
-            case SaveState():
-                packed = msgspec.msgpack.encode(effect.memory)
-                refused = self._surely(lambda: write_private(self._path, packed), self._path)
-                self._once, self._body = effect.memory.once, effect.memory.body
-                if effect.memory.model:
-                    self._hold(effect.memory.model)
-                return refused
+                self._models.write_part(effect.digest, effect.offset, effect.data)
+            case TryDisk():
+                return DiskTried(try_room(self._directory, effect.size))
             case ForgetRound():
                 self._forget_round(effect)
         return None
 
-    def _surely(self, write: Callable[[], object], path: Path) -> DiskFailed | None:
-        """Write what must not be lost, on a full disk into the room that was kept for it."""
-        try:
-            write()
-        except OSError as full:
-            self._reserve.give_up()
+    def _save(self, record: Memory | OpenRound | Ended) -> None:
+        if isinstance(record, Memory):
+            before, model = self._noted, b""
+            if record.model != before.model:
+                model = self._small.get(record.model, b"")
+            # Large, and the same for a whole run.
+            body = b"" if record.body == before.body else record.body
+            self._journal.append(replace(record, body=body), model)
+            self._journal.sync()
+            self._noted = record
+            if record.model:
+                self._hold(record)
+            return
+        if isinstance(record, OpenRound):
+            record = replace(record, boot=self._boot, signs=secrets.randbits(63))
             try:
-                write()
-            except OSError as error:
-                raise disk_refused(path, error) from error
-            return _failed(full)
-        return None
-
-    def _write_spool(self, chunk: WriteSpool) -> None:
-        self._spool.write(chunk.file, chunk.offset, chunk.data)
-        self._checkpoint("edge.chunk_written")
+                self._begin_round(record)
+            except _LOST as error:
+                raise self._lost(record.base, "its file is damaged, or gone") from error
+        # It survives a kill at once, and a power cut from the next sync on: that comes before
+        # anything is promised to an agent.
+        self._journal.append(record)
 
     def _forget_round(self, kept: ForgetRound) -> None:
         self._kept, self._round, self._unsynced = kept, None, []
-        try:
-            self._journal.clear()
-            self._spool.clear(kept.files)
-        except OSError as error:
-            raise disk_refused(self._directory, error) from error
+        self._spool.clear(kept.files)
+        if self._journal.is_long:
+            self._journal.fold(self._noted, self._small.get(self._noted.model, b""))
 
     def flush(self) -> Iterable[Input]:
         """Admit the small updates that were complete together."""
@@ -325,10 +345,12 @@ class EdgeStore:
             for admit, verdict in checked:
                 if not verdict.valid:
                     continue
-                record = UpdateRecord(admit.key, admit.after_s, admit.offer)
+                ended = Ended(admit.key, admit.after_s, admit.offer)
                 if not admit.whole:
-                    self._spool.sync(record.file)
-                self._journal.append(record, admit.whole)
+                    self._spool.sync(_file(ended))
+                place = self._journal.append(ended, admit.whole)
+                if admit.whole:
+                    at_work.places[_file(ended)] = place
             self._journal.sync()
             self._checkpoint("edge.spooled")
         except OSError as error:
@@ -343,23 +365,24 @@ class EdgeStore:
         content = admit.whole or self._spool.content((agent, offer.digest))
         return _look_at(at_work, content, offer.digest, admit.norm_limit)
 
+    def _content(self, at_work: _AtWork, file: File) -> Buffer:
+        place = at_work.places.get(file)
+        return self._spool.content(file) if place is None else self._journal.data(place)
+
     def _commit(self, commit: Commit, at_work: _AtWork) -> Input:
         """Make base + mean a durable model, unless it is not finite."""
-        weighing = at_work.weighing
+        weighing, manifest = at_work.weighing, at_work.base
         try:
-            data = self._models.get(commit.base)
+            data = self._model(commit.base)
         except _LOST as error:
-            return ModelLost(commit.run, commit.round, commit.base, str(error))
-        # A round with updates in the journal is committed at once: nothing can cut it meanwhile.
-        small = self._journal.updates() if at_work.at_once else {}
+            return ContentLost(commit.base, str(error))
 
         def content(file: File) -> Arrays:
-            body = small.get((commit.run, commit.round, file[0])) or self._spool.content(file)
+            body = self._content(at_work, file)
             return {item.spec.name: tensor_at(body, item) for item in locate(body)}
 
         weight = 0.0
         try:
-            manifest = _manifest_of(data)
             if weighing.ring is not None:
                 masked = MaskedSum(weighing.ring, weighing.rules)
                 for file, _ in commit.terms:
@@ -375,26 +398,33 @@ class EdgeStore:
             digest, fresh = "", b""
             if all(np.isfinite(array).all() for array in tensors.values()):
                 fresh = encode_tensors(tensors)
-                digest = self._models.put(fresh)
+                digest = digest_of(fresh) if at_work.at_once else self._models.put(fresh)
         except (OSError, ProtocolError) as error:
             return Committed(commit.run, commit.round, refused=str(error)[:120])
         except ZeroDivisionError:
             return Committed(commit.run, commit.round)
+        if at_work.at_once and digest:
+            self._small[digest] = fresh
         self._checkpoint("edge.aggregated")
         first = fresh[: self._chunk_bytes]
         return Committed(commit.run, commit.round, digest, len(fresh), first, weight=weight)
 
     def _finish(self, finish: FinishModel) -> Input:
-        refused = ""
+        # Of a base that never changes, a mask may be of infinities.
+        refused, once = "", finish.digest == self._noted.once
+        small = finish.size <= SMALL_BYTES and not once
         try:
-            self._models.finish_part(finish.digest)
+            self._models.finish_part(finish.digest, durable=not small)
             data = self._models.get(finish.digest)
             if len(data) != finish.size:
                 refused = "its size differs from what was announced"
             for item in locate(data):
-                # Of a base that never changes, a mask may be of infinities.
-                if finish.digest != self._once and not np.isfinite(tensor_at(data, item)).all():
+                if not once and not np.isfinite(tensor_at(data, item)).all():
                     refused = f"tensor {item.spec.name[:64]!r} is not finite"
+            if small and not refused:
+                # It goes to the journal, with the memory that names it.
+                self._small[finish.digest] = data
+                self._models.drop(finish.digest)
         except (ProtocolError, BlobMissingError) as error:
             refused = str(error)
         except OSError as error:
@@ -402,41 +432,34 @@ class EdgeStore:
         self._checkpoint("edge.model_stored")
         return ModelFinished(finish.digest, finish.size, refused)
 
-    def _hold(self, digest: str) -> None:
+    def _hold(self, memory: Memory) -> None:
+        """Keep a model, and forget those of long ago."""
+        digest = memory.model
+        if digest in self._held[-1:]:
+            return
         self._held = [*(d for d in self._held if d != digest), digest][-KEPT_MODELS:]
-        self._models.collect([*self._held, self._once, *self._kept.models])
+        keep = {*self._held, memory.once, *self._kept.models}
+        self._small = {digest: data for digest, data in self._small.items() if digest in keep}
+        self._models.collect(keep)
 
 
 def _look_at(at_work: _AtWork, content: Buffer, digest: str, norm_limit: float = 0.0) -> Verdict:
-    sketched = at_work.weighing.robust.directions
+    weighing = at_work.weighing
     return check_content(
         content,
         digest,
-        at_work.manifest,
+        at_work.updates,
         norm_limit,
-        control_limit=at_work.weighing.control_limit,
-        latest=at_work.weighing.rules.latest,
-        signs=Signs(at_work.opened.signs) if sketched else None,
+        control_limit=weighing.control_limit,
+        latest=weighing.rules.latest,
+        signs=at_work.signs,
     )
 
 
-def _manifest_of(model: Buffer) -> Manifest:
-    return Manifest(tuple(item.spec for item in locate(model)))
-
-
-def read_memory(path: Path) -> Memory:
-    """Return what an edge's file says, nothing without one.
-
-    Raises:
-        EdgeStateError: It cannot be used.
-    """
-    try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=Memory)
-    except FileNotFoundError:
-        return Memory()
-    except (msgspec.DecodeError, ValueError, OSError) as error:
-        hint = "delete the file to start the edge without saved state"
-        raise EdgeStateError(path, str(error)[:120], hint) from error
+def _file(ended: Ended) -> File:
+    """Return what names the file of an update, where it is large."""
+    assert ended.offer is not None
+    return ended.key[2], ended.offer.digest
 
 
 def open_edge(
@@ -465,14 +488,6 @@ def open_edge(
         site_members=partial(members_of, Path(config.data_dir)),
     )
     return EdgeCore(state, reopened), store
-
-
-def _tried(file: File, write: Callable[[], object]) -> DiskFailed | None:
-    try:
-        write()
-    except OSError as error:
-        return _failed(error, file[0])
-    return None
 
 
 def _failed(error: OSError, agent: str = "", digest: str = "") -> DiskFailed:

@@ -12,6 +12,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from fedagent_protocol import topics
+from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.codec import Direction, decode
 from fedagent_protocol.errors import MalformedError, ProtocolError, TopicError
 from fedagent_protocol.messages import PROTOCOL_VERSION, AnyMessage, kind
@@ -41,6 +42,11 @@ _RECEIVERS = {
     Direction.COORDINATOR_TO_EDGE: "edge",
 }
 """The field of a topic that names the receiver."""
+MESSAGES_AT_ONCE = 2000.0
+MESSAGES_PER_S = 200.0
+"""What is looked at of one sender: more than an honest one sends, chunks at the pace of a fast disk
+too, and a tenth of a processor's time for its signatures."""
+MAX_SENDERS = 20_000
 REFUSED_S = 5.0
 """How often a line says who was refused, for each reason; between, they are counted."""
 
@@ -144,6 +150,7 @@ class Driver:
         self._on_error = on_error
         self._gate = gate
         self._refused: dict[str, tuple[float, int]] = {}
+        self._budgets: dict[str, TokenBucket] = {}
 
     def arrived(
         self,
@@ -163,6 +170,9 @@ class Driver:
             if where.direction is not direction or to not in ("", self._me):
                 self.core.counters[TopicError.reason] += 1
                 return
+            if not self._may_send(named_sender(where)):
+                self._refuse("refused_flood", where, "more messages than anybody sends: revoke it")
+                return
             event = self._event(where, topic, payload, link, at, link_idle=link_idle)
         except TopicError as error:
             self.core.counters[error.reason] += 1
@@ -177,6 +187,15 @@ class Driver:
             return
         if event is not None:
             self._handle(self.core.receive, event)
+
+    def _may_send(self, sender: str) -> bool:
+        """Take from a sender's budget of messages, before any is looked at."""
+        # The newest last: those that were silent for longest are forgotten.
+        bucket = self._budgets.pop(sender, None) or TokenBucket(MESSAGES_AT_ONCE, MESSAGES_PER_S)
+        self._budgets[sender] = bucket
+        if len(self._budgets) > MAX_SENDERS:
+            del self._budgets[next(iter(self._budgets))]
+        return bucket.take(self._clock())
 
     def _event(
         self,

@@ -49,7 +49,7 @@ class Hall:
 
     def hello(self, *agents: str) -> None:
         for agent in agents:
-            self.say(agent, m.Hello(agent=agent))
+            self.say(agent, m.Hello())
 
     def place(self, agent: str, x: float, y: float) -> None:
         features = {"x_km": x, "y_km": y}

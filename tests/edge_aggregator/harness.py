@@ -16,7 +16,7 @@ import numpy as np
 from fedagent_edge.config import EdgeConfig
 from fedagent_edge.core.edge import EdgeCore
 from fedagent_edge.core.effects import COORDINATOR, LAN, WAN
-from fedagent_edge.store import open_edge
+from fedagent_edge.store import EdgeStore, open_edge
 from fedagent_node.driver import Driver, Job
 from fedagent_node.effects import (
     EVERYBODY,
@@ -85,7 +85,7 @@ class ToyAgent:
     _hellos: int = 0
 
     def hello(self, f: "Field") -> None:
-        f.to_edge(self.id, m.Hello(agent=self.id))
+        f.to_edge(self.id, m.Hello())
         self._hellos += 1
         self._report(f, 1, self._hellos)
 
@@ -262,6 +262,10 @@ class Field:
             warn=self.notes.append,
             me="edge",
         )
+
+    def model_bytes(self, digest: str) -> bytes:
+        """Return a model that the edge holds."""
+        return cast("EdgeStore", self.edge.store)._model(digest)
 
     def _checkpoint(self, name: str) -> None:
         if name == self.kill_at:

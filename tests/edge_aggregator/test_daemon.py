@@ -56,7 +56,7 @@ async def test_it_runs_its_own_broker_and_leaves_no_orphan(tmp_path: Path, kind:
         async with peer(address, me.id, *filters, reads=Direction.EDGE_TO_AGENT) as one:
             await one.message(m.EdgeBeacon)
             topic = topics.agent_up(SITE, me.id, str(ready["id"]), "hello")
-            assert one.link.publish(topic, me.seal(topic, m.Hello(agent=me.id)))
+            assert one.link.publish(topic, me.seal(topic, m.Hello()))
             await one.message(m.Welcome)
             assert (await said(process, "agent_joined"))["agent"] == me.id
         assert await asyncio.to_thread(process.stop) == 0
@@ -84,7 +84,7 @@ def test_exit_codes_of_what_cannot_start(tmp_path: Path) -> None:
     with edge(tmp_path / "x", broker="embedded") as process:
         process.wait("ready")
         assert code("x", broker="embedded") == 75, "another process is on the directory"
-    (tmp_path / "x" / "state.msgpack").write_bytes(b"\xc1")
+    (tmp_path / "x" / "spool" / "journal").write_bytes(b"\xc1" * 99)
     assert code("x", broker="embedded") == 21
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fedagent_edge.core.edge import DISK_AGAIN_S as AGAIN_S
-from fedagent_edge.reserve import RESERVE_BYTES, Reserve
 from fedagent_protocol import messages as m
 
 from .harness import RUN, Field, field_of
@@ -104,21 +103,20 @@ def test_a_model_that_finds_no_room_is_not_the_coordinators_fault(disk: Path) ->
     field.give_model()
 
 
-def test_what_must_not_be_lost_finds_the_room_that_was_kept(disk: Path) -> None:
+def test_what_found_no_room_is_saved_when_there_is_some_again(disk: Path) -> None:
     field = field_of(disk / "edge", 2, size=64)
-    reserve = disk / "edge" / "reserve"
-    assert reserve.stat().st_size == RESERVE_BYTES
-    fill(disk)
-    field.order()
-    report = field.run_until_report()
-    assert report.failed
-    assert not reserve.exists()
-    # The state is on the disk: after a restart the report is there yet.
+    others = fill(disk)
     field.receipt_reports = False
-    field.restart()
-    assert field.core.memory.last_round == 1
-    (disk / "of-others").unlink()
-    field.run_for(AGAIN_S + 1)
-    field.core.state.trouble = ""
-    assert Reserve(reserve).try_room(1 << 20) == ""
-    assert reserve.stat().st_size == RESERVE_BYTES
+    # Beyond what is left of the journal's last page.
+    run = "2" * 32
+    field.welcome(run=run)
+    for number in range(1, 40):
+        field.order(number, run=run)
+        field.run_for(0.1)
+    assert last_status(field).trouble
+    others.unlink()
+    field.run_for(2 * AGAIN_S)
+    before = field.core.memory
+    assert before.run == run
+    field.open()
+    assert field.core.memory == before

@@ -63,7 +63,7 @@ def test_a_hostile_agent_hurts_only_itself(
 ) -> None:
     field = _field(tmp_path_factory.mktemp("edge"))
     chosen = tuple(m.Assignment(agent=a) for a in ("a0", "a1", "x"))
-    field.to_edge("x", m.Hello(agent="x"))
+    field.to_edge("x", m.Hello())
     field.run_for(0.1)
     mode = data.draw(st.sampled_from([None, *m.OpinionMode]))
     field.order(assignments=chosen, deadline_ms=2000, max_wait_ms=4000)
@@ -85,7 +85,7 @@ def test_a_hostile_agent_hurts_only_itself(
     assert not by_agent["x"].used
     weights = {"a0": 10.0, "a1": 10.0}
     assert report.model == digest_of(encode_tensors(expected_mean(64, weights)))
-    assert field.core.rounds.updates.pool.used_bytes == 0
+    assert field.core.rounds.updates.uploads.pool.used_bytes == 0
     if mode is m.OpinionMode.REPORT:
         field.run_for(1.0)
         told = [x for x in field.to_coordinator if isinstance(x, m.Opinions)]

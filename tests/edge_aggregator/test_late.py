@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fedagent_edge.core.effects import LAN
-from fedagent_edge.core.part import Work
+from fedagent_edge.core.round import Work
 from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of
@@ -153,9 +153,9 @@ def test_an_update_is_used_once_however_it_comes(
             assert outcome.weight == pytest.approx(10.0 * (1.0 + age) ** -0.5)
         files = list((f.directory / "spool").glob("*.update"))
         assert len(files) <= 1
-        assert len(files) == sum(bool(one.have) for one in f.core.rounds.updates.late.values())
+        assert len(files) == sum(bool(one.have) for one in f.core.rounds.updates.kept.values())
     assert len(works) == len(set(works))
-    assert f.core.rounds.updates.pool.used_bytes == 0
+    assert f.core.rounds.updates.uploads.pool.used_bytes == 0
     if not restarts:
         assert len(far.sent) <= CHUNKS * (1 + len(works) + len(through) // 6), "few are sent twice"
 
@@ -172,7 +172,7 @@ def test_who_goes_to_and_fro_between_late_work_and_its_own_fills_no_disk(tmp_pat
         own = replace(late, made_in=0, base=order.model, digest=digest)
         chunk = m.Chunk(run=RUN, round=2, digest=digest, index=0, data=bytes(CHUNK))
         for offer, chunks in ((own, (chunk,)), (late, ())):
-            for said in (m.Bye(), m.Hello(agent="far"), offer, *chunks):
+            for said in (m.Bye(), m.Hello(), offer, *chunks):
                 f.edge.receive(Received("far", said, LAN, f.now))
             assert len(list((tmp_path / "spool").glob("*.update"))) <= 2
 
@@ -182,13 +182,13 @@ def test_what_is_kept_is_bounded_and_the_oldest_that_has_no_room_goes_first(
 ) -> None:
     f, far = far_field(tmp_path)
     updates = f.core.rounds.updates
-    updates.most_late_bytes = len(f.model) + 1000
+    updates.most_kept_bytes = len(f.model) + 1000
     zero = "0" * 64
     for name, size in (("nothing here", 0), ("small", 300), ("x", 600), ("y", 600)):
         offer = m.UpdateOffer(
             size=size, base=zero, digest=zero, task=zero, chunk_bytes=600, stats=m.TrainStats()
         )
         work = Work(RUN, 0, zero, Layout(600, 600), offer if size else None)
-        updates.late[name] = work
+        updates.kept[name] = work
     assert not play(f, far, 1, 3).valid
-    assert list(updates.late) == ["nothing here", "small", "y", "far"]
+    assert list(updates.kept) == ["nothing here", "small", "y", "far"]

@@ -85,7 +85,7 @@ class Edge(RuleBasedStateMachine):
     def _mean(self, report: m.RoundReport, used: dict[str, float]) -> dict[str, np.ndarray]:
         orders = [one for toy in self.field.agents.values() for one in toy.orders]
         base = self.models[next(one.model for one in orders if one.round == report.round)]
-        body = (self.field.directory / "models" / report.model).read_bytes()
+        body = self.field.model_bytes(report.model)
         found = decode_tensors(body, Manifest.of(base))
         for name, before in base.items():
             moves = sum(w * delta(agent, self.size)[name] for agent, w in used.items())
@@ -113,7 +113,7 @@ class Edge(RuleBasedStateMachine):
     @invariant()
     def memory_is_bounded(self) -> None:
         updates = self.field.core.rounds.updates
-        assert updates.pool.used_bytes <= updates.pool.limit_bytes
+        assert updates.uploads.pool.used_bytes <= updates.uploads.pool.limit_bytes
         assert len(self.field.core.exchange._out) <= 3
         assert len(list((self.field.directory / "spool").glob("*.update"))) <= len(NAMES)
 
@@ -126,7 +126,7 @@ class Edge(RuleBasedStateMachine):
         self.rounds_end_once_in_their_mean()
         self.one_word_on_each_update()
         assert not field.core.urgent(), "something is open for good"
-        assert field.core.rounds.updates.pool.used_bytes == 0
+        assert field.core.rounds.updates.uploads.pool.used_bytes == 0
         self.folder.cleanup()
 
 

@@ -143,7 +143,7 @@ def exact(f: Field, report: m.RoundReport, agents: list[MaskedAgent]) -> None:
     assert report.failed == ""
     assert report.used == len(agents)
     assert not any(one.norm for one in report.outcomes), "the length of a mask is nobody's"
-    data = (f.directory / "models" / report.model).read_bytes()
+    data = f.model_bytes(report.model)
     made = decode_tensors(data, Manifest.of(model_tensors()))
     for name, array in expected(agents).items():
         assert np.array_equal(made[name], array)

@@ -5,25 +5,19 @@ from collections import Counter
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedagent_edge.core.effects import Ignored
 from fedagent_edge.core.neighbours import (
-    BURST_BYTES,
     CARDS_BYTES,
     INBOX_BYTES,
     LINGER_S,
     OVERHEAD_BYTES,
-    RATE_BYTES,
 )
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import MAX_NEIGHBOURS, MAX_PEER_BYTES
 
 from .evaluators import RUN, Hall, peers_task, volunteers
-
-BURST_ENVELOPES = BURST_BYTES // OVERHEAD_BYTES
 
 
 def _hall(*agents: str, **facts: object) -> Hall:
@@ -171,18 +165,6 @@ def test_neighbours_share_what_one_device_may_be_sent(greedy: int, size: int) ->
     for _ in range(4):
         hall.say("friend", _envelope("device", 4000))
     assert len(hall.down("device", m.PeerDeliver)) == before + 4
-
-
-@settings(max_examples=60, deadline=None)
-@given(steps=st.lists(st.tuples(st.integers(0, 65_536), st.floats(0, 2)), max_size=80))
-def test_no_agent_ever_gets_more_through_than_its_rate(steps: list[tuple[int, float]]) -> None:
-    hall = _called("a0", "a1")
-    began = hall.now
-    for size, wait in steps:
-        hall.now += wait
-        hall.say("a0", _envelope("a1", size))
-        passed = sum(len(one.body) for one in hall.down("a1", m.PeerDeliver))
-        assert passed <= BURST_BYTES + RATE_BYTES * (hall.now - began) + 1
 
 
 # ------------------------------------------------------------------ neighbours

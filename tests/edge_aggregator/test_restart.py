@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec import structs
 
+from fedagent_edge import spool
 from fedagent_edge.core.effects import LAN
 from fedagent_edge.spool import Journal
 from fedagent_edge.store import EdgeStateError, EdgeStore
@@ -76,10 +78,10 @@ def test_a_torn_journal_forgets_only_what_was_not_receipted(tmp_path: Path, cut:
     field.order(deadline_ms=30_000, max_wait_ms=60_000, min_updates=3)
     while len([a for a in field.agents.values() if a.receipts]) < 2:
         field.run_for(0.02)
-    journal = tmp_path / "spool" / "round.journal"
+    journal = tmp_path / "spool" / "journal"
     whole = journal.read_bytes()
-    # What a kill in the midst of the third record would leave.
-    journal.write_bytes(whole + whole[:cut])
+    # What a kill in the midst of a record would leave.
+    journal.write_bytes(whole + whole[-cut:])
     field.restart()
     assert field.run_until_report().used == 3
 
@@ -110,7 +112,7 @@ def _fail_to_read_a_model(field: Field) -> None:
 def test_a_disk_that_fails_once_at_start_costs_no_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    field = _field(tmp_path, 64)
+    field = _field(tmp_path, 100_000)
     field.order(deadline_ms=30_000, max_wait_ms=60_000, min_updates=3)
     while len([a for a in field.agents.values() if a.receipts]) < 2:
         field.run_for(0.02)
@@ -126,13 +128,55 @@ def test_a_disk_that_fails_once_at_start_costs_no_update(
     assert field.run_until_report().used == 3
 
 
-@pytest.mark.parametrize("spoil", [_remove_models, _damage_models, _fail_to_read_a_model])
-@pytest.mark.parametrize("size", [64, 100_000], ids=["small", "large"])
-def test_a_base_model_lost_in_mid_round_fails_it_once_and_is_fetched_again(
-    tmp_path: Path, spoil: Callable[[Field], None], size: int
+def test_a_small_model_that_is_damaged_in_the_journal_is_fetched_again(tmp_path: Path) -> None:
+    field = _field(tmp_path, 64)
+    journal = tmp_path / "spool" / "journal"
+    content = bytearray(journal.read_bytes())
+    content[content.index(field.model) + len(field.model) - 1] ^= 1
+    journal.write_bytes(content)
+    field.restart()
+    assert field.core.memory.model == ""
+    assert field.core.counters["model_lost"] == 1
+    field.run_for(1.0)
+    field.give_model()
+    field.order()
+    assert field.run_until_report().used == 3
+
+
+def test_a_long_journal_begins_again_with_what_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    field = _field(tmp_path, size)
-    field.job_delay_s = 0.02 if size > 64 else 0.0
+    monkeypatch.setattr(spool, "FOLD_BYTES", 4000)
+    field = _field(tmp_path, 64)
+    for number in range(1, 6):
+        field.order(number)
+        report = field.run_until_report(number)
+        assert report.used == 3
+        assert (tmp_path / "spool" / "journal").stat().st_size < 8000
+    before = field.core.memory
+    field.open()
+    assert structs.replace(field.core.memory, report=None) == before
+    assert field.model_bytes(report.model)
+
+
+def test_who_was_refused_is_so_after_a_restart_too(tmp_path: Path) -> None:
+    field = _field(tmp_path, 64)
+    field.agents["a0"].overrides = {"task": "b" * 64}
+    field.agents["a1"].decline = m.DeclineReason.SCHEMA
+    field.order(min_updates=3)
+    field.run_for(0.6)
+    field.agents["a0"].decline = field.agents["a1"].decline = m.DeclineReason.BUSY
+    field.restart()
+    outcomes = field.run_until_report().outcomes
+    assert [one.reason for one in outcomes] == ["wrong_task", "schema", ""]
+
+
+@pytest.mark.parametrize("spoil", [_remove_models, _damage_models, _fail_to_read_a_model])
+def test_a_base_model_lost_in_mid_round_fails_it_once_and_is_fetched_again(
+    tmp_path: Path, spoil: Callable[[Field], None]
+) -> None:
+    field = _field(tmp_path, 100_000)
+    field.job_delay_s = 0.02
     for agent in field.agents.values():
         agent.work_s = 0.3
     field.order(deadline_ms=30_000, max_wait_ms=60_000)

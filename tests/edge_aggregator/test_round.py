@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_edge.core.admission import Verdict
-from fedagent_edge.core.effects import UpdateRecord
-from fedagent_edge.core.part import Part, Stage
-from fedagent_edge.core.round import HANDOVER_S, Round
+from fedagent_edge.core.effects import Ended
+from fedagent_edge.core.round import HANDOVER_S, Client, Round, Stage
 from fedagent_protocol import messages as m
 from fedagent_protocol.transfer import Layout
 from fedagent_task.aggregation import RoundRule
@@ -33,7 +32,7 @@ def _round(ordered: int, *, enough: int = 1, deadline: int = 1000, most: int = 3
 
 
 def _outcomes(rnd: Round, now: float) -> list[m.Outcome]:
-    return [rnd.outcome(part, now) for part in rnd.parts.values()]
+    return [rnd.outcome(client, now) for client in rnd.clients.values()]
 
 
 def _offer(samples: int = 10) -> m.UpdateOffer:
@@ -47,10 +46,10 @@ def _offer(samples: int = 10) -> m.UpdateOffer:
     )
 
 
-def _complete(rnd: Round, agent: str, at: float) -> Part:
-    part = rnd.parts[agent]
-    part.offer, part.stage, part.after_s = _offer(), Stage.CHECKING, rnd.after(at)
-    return part
+def _complete(rnd: Round, agent: str, at: float) -> Client:
+    client = rnd.clients[agent]
+    client.offer, client.stage, client.after_s = _offer(), Stage.CHECKING, rnd.after(at)
+    return client
 
 
 def _arrive(rnd: Round, agent: str, at: float) -> None:
@@ -111,19 +110,19 @@ def test_a_restart_decides_the_same_again(moments: list[float]) -> None:
     before, after = _round(len(moments), enough=2), _round(len(moments), enough=2)
     for index, moment in enumerate(moments):
         _arrive(before, f"a{index}", 10.0 + moment)
-    for part in before.parts.values():
-        assert part.offer is not None
-        record = UpdateRecord(part.key, part.after_s or 0.0, part.offer)
-        after.restore(record, part.verdict)
+    for client in before.clients.values():
+        assert client.offer is not None
+        record = Ended(client.key, client.after_s or 0.0, client.offer)
+        after.restore(record, client.verdict)
     assert _outcomes(after, 14.0) == _outcomes(before, 14.0)
-    assert [part.agent for part in after.placed] == [part.agent for part in before.placed]
+    assert [client.agent for client in after.placed] == [client.agent for client in before.placed]
 
 
 def test_who_is_complete_in_time_is_waited_for_and_counts_by_its_stamp() -> None:
     rnd = _round(2)
-    part = _complete(rnd, "a0", 10.99)
+    client = _complete(rnd, "a0", 10.99)
     assert not rnd.is_over(11.5), "its check is not done yet"
-    rnd.admit(part, Verdict(norm=2.0))
+    rnd.admit(client, Verdict(norm=2.0))
     assert rnd.is_over(11.5)
     assert _outcomes(rnd, 11.5)[0].in_time
     assert _outcomes(rnd, 11.5)[0].tau_ms == 990
@@ -134,7 +133,7 @@ def test_nobody_claims_more_samples_of_a_score_than_of_an_update() -> None:
     for agent, claimed in (("a0", 40), ("a1", 2**50)):
         _arrive(rnd, agent, 10.5)
         stats = structs.replace(_offer().stats, score=0.25, score_n=claimed)
-        rnd.parts[agent].offer = structs.replace(_offer(), stats=stats)
+        rnd.clients[agent].offer = structs.replace(_offer(), stats=stats)
     honest, boastful = _outcomes(rnd, 11.0)
     assert (honest.stats.score, honest.stats.score_n) == (0.25, 40)
     assert boastful.stats.score_n == rnd.order.max_samples

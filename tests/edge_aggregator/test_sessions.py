@@ -127,10 +127,6 @@ def test_very_many_agents_fit_into_one_message_and_the_rest_follows() -> None:
     assert len(set(ids)) == len(ids) == m.MAX_AGENTS
 
 
-def _hello(agent: str, **fields: str) -> m.Hello:
-    return m.Hello(agent=agent, **fields)  # type: ignore[arg-type] # a test's keywords
-
-
 def _refuse(sessions: AgentSessions, agent: str, reason: str, seq: int) -> None:
     session, _ = sessions.hear(agent, 1.0)
     assert session is not None
@@ -156,7 +152,7 @@ def test_a_hundred_thousand_words_of_devices_fit_into_messages() -> None:
     for index in range(MAX_NOTES + 1):
         agent = f"{index:064d}"
         _refuse(sessions, agent, wide, 1)
-        sessions.greet(agent, _hello(agent, name=wide[:100], software=wide, address=wide[:64]), "")
+        sessions.greet(agent, m.Hello(name=wide[:100], software=wide, address=wide[:64]))
     counts = []
     while sessions.has_changes:
         notes = sessions.changed_devices(1.0)

@@ -59,8 +59,8 @@ def ruled(folder: Path, rule: str, *, size: int = 64, lie: float = 1.0, samples:
 def moved(field: Field, size: int) -> float:
     """Return how far the edge's model is from the last, in norms of what the devices agree on."""
     base = model_tensors(size)
-    data = (field.directory / "models").rglob(f"{field.reports[-1].model}*")
-    model = decode_tensors(next(iter(data)).read_bytes(), Manifest.of(base))
+    data = field.model_bytes(field.reports[-1].model)
+    model = decode_tensors(data, Manifest.of(base))
     far = sum(float(np.square(model[k] - base[k]).sum()) for k in base)
     usual = sum(float(np.square(one).sum()) for one in common(size).values())
     return float(np.sqrt(far / usual))

@@ -18,7 +18,7 @@ def test_credit_is_capped_over_all_agents(tmp_path: Path) -> None:
     field = field_of(tmp_path, 12, size=100_000, credit_bytes=256 * 1024)
     for agent in field.agents.values():
         agent.chunk_bytes = 64 * 1024
-    pool = field.core.rounds.updates.pool
+    pool = field.core.rounds.updates.uploads.pool
     peak = 0
 
     def watch() -> None:

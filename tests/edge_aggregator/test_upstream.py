@@ -53,7 +53,7 @@ def test_another_run_drops_round_spool_and_model(tmp_path: Path) -> None:
     assert (memory.run, memory.model, memory.last_round) == (OTHER, "", 0)
     assert not list((tmp_path / "spool").glob("*.update"))
     assert all(agent.closed == [1] for agent in field.agents.values())
-    assert field.core.rounds.updates.pool.used_bytes == 0
+    assert field.core.rounds.updates.uploads.pool.used_bytes == 0
     field.open()
     assert field.core.memory.run == OTHER
     offer = field.agents["a0"].offer
@@ -134,7 +134,7 @@ def test_a_newer_round_ends_an_older_one(tmp_path: Path, how: str) -> None:
     field.run_for(1.0)
     if how == "open":
         field.coordinator(m.RoundOpen(run=RUN, round=2))
-        assert not field.core.rounds.is_live
+        assert field.core.rounds.live is None
     field.agents["a1"].work_s = 0.1
     field.order(2)
     field.run_for(0.05)

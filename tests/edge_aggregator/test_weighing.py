@@ -99,7 +99,7 @@ def test_a_sum_gets_noise_before_the_edge_has_a_model_of_it(tmp_path: Path) -> N
         report = field.run_until_report(number)
         assert (report.used, report.failed) == (4, "")
         assert all(one.norm == 0 for one in report.outcomes), "a norm tells of a single update"
-        sent.append((tmp_path / "models" / report.model).read_bytes())
+        sent.append(field.model_bytes(report.model))
     first = decode_tensors(sent[0], Manifest.of(model_tensors(20_000)))["weight"]
     plain = expected_mean(20_000, dict.fromkeys(field.agents, 1.0))["weight"]
     difference = first.astype(np.float64) - plain

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from fedagent_node.driver import Driver
+from fedagent_node.driver import MESSAGES_AT_ONCE, Driver
 from fedagent_node.effects import Effect, Input, Send
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
@@ -98,3 +98,15 @@ def test_what_cannot_be_sent_is_counted() -> None:
     assert scene.counters["not_sent"] == 2
     assert scene.log[0] == "send a bye"
     assert "cannot be sent" in scene.log[1]
+
+
+def test_who_floods_is_named_and_takes_no_time_of_others() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    for _ in range(10_000):
+        driver.arrived("lan", UP, TOPIC, encode(m.Bye()), at=0.0)
+    assert scene.log.count("got Received") == MESSAGES_AT_ONCE
+    assert scene.counters["refused_flood"] == 10_000 - MESSAGES_AT_ONCE
+    assert [line[:18] for line in scene.log if "warn" in line] == ["warn a bye refused"]
+    driver.arrived("lan", UP, topics.agent_up("s", "b", "me", "bye"), encode(m.Bye()), at=0.0)
+    assert scene.log[-1] == "got Received"

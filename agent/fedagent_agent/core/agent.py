@@ -136,7 +136,7 @@ class AgentCore:
             position=config.position,
             extra_s=config.slow_s,
         )
-        greeting = Hello(agent=agent, software=SOFTWARE, name=config.name, prepares=True)
+        greeting = Hello(software=SOFTWARE, name=config.name)
         sessions = self.sessions = Sessions(greeting, device, survived.boots, counters, claim)
         held = {update.key: Upload(update) for update in survived.updates}
         self.uploads = Uploads(held, sessions, pending, counters)

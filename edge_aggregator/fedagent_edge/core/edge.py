@@ -4,7 +4,6 @@ docs/protocol.md has the order of messages.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import Struct
 
@@ -25,41 +24,8 @@ from fedagent_node.effects import (
     TakeRevocations,
     Warn,
 )
+from fedagent_protocol import messages as m
 from fedagent_protocol.errors import ProtocolError
-from fedagent_protocol.messages import (
-    Bye,
-    Chunk,
-    ContextReport,
-    CoordinatorBeacon,
-    Decline,
-    EdgeBeacon,
-    EdgeWelcome,
-    GlobalModel,
-    Gone,
-    Hello,
-    MaskKeys,
-    MaskOpening,
-    MaskShares,
-    Need,
-    Opinion,
-    OpinionClose,
-    OpinionOpen,
-    OpinionsReceipt,
-    PeerSend,
-    Probe,
-    ProbeReply,
-    ReportReceipt,
-    Revocations,
-    RevocationsNeed,
-    RoundOpen,
-    RoundOrder,
-    RunEnded,
-    TaskBody,
-    TaskNeed,
-    UpdateOffer,
-    Volunteer,
-    Welcome,
-)
 
 from .effects import (
     COORDINATOR,
@@ -70,9 +36,7 @@ from .effects import (
     DiskFailed,
     DiskTried,
     EdgeState,
-    ForgetRound,
     Ignored,
-    ModelLost,
     OpenModel,
     ReopenedRound,
     TryDisk,
@@ -112,7 +76,7 @@ class EdgeCore:
         self.ended = ""
         """The run that is over."""
         self._now = self._search_at = self._beacon_at = self._settled_at = 0.0
-        self._room_at = float("inf")
+        self._room_at, self._tried_at = float("inf"), -float("inf")
         rounds, evaluations, updates = self.rounds, self.evaluations, self.rounds.updates
         self._inputs: Handlers = {
             Received: self._received,
@@ -123,41 +87,44 @@ class EdgeCore:
             DiskFailed: self._disk_failed,
             Committed: self._committed,
             DiskTried: self._disk_tried,
-            ModelLost: self._model_lost,
             ContentLost: self._content_lost,
             ModelFinished: self._model_finished,
             Revoked: self._revoked,
         }
         self._of_agents: Handlers = {
-            Hello: self._hello,
-            ContextReport: _nothing,
-            Bye: self._bye,
-            TaskNeed: self._task_need,
-            RevocationsNeed: self._revocations_need,
-            Probe: self._probe,
-            ProbeReply: _nothing,
-            Need: self._need,
-            UpdateOffer: updates.offer,
-            Chunk: updates.chunk,
-            Decline: updates.decline,
-            MaskKeys: rounds.mask,
-            MaskShares: rounds.mask,
-            MaskOpening: rounds.mask,
-            Opinion: evaluations.answer,
-            Volunteer: evaluations.answer,
-            PeerSend: evaluations.envelope,
+            m.Hello: self._hello,
+            m.ContextReport: _nothing,
+            m.Bye: self._bye,
+            m.TaskNeed: self._task_need,
+            m.RevocationsNeed: self._revocations_need,
+            m.Probe: self._probe,
+            m.ProbeReply: _nothing,
+            m.Need: self._need,
+            m.UpdateOffer: updates.offer,
+            m.Chunk: updates.chunk,
+            m.Decline: updates.decline,
+            m.MaskKeys: rounds.mask,
+            m.MaskShares: rounds.mask,
+            m.MaskOpening: rounds.mask,
+            m.Opinion: evaluations.answer,
+            m.Volunteer: evaluations.answer,
+            m.PeerSend: evaluations.neighbours.send,
         }
         self._of_the_coordinator: Handlers = {
-            RoundOpen: _bare(rounds.open),
-            RoundOrder: _bare(rounds.order),
-            ReportReceipt: _bare(self.upstream.receipt),
-            GlobalModel: _bare(self._global_model),
-            Chunk: _bare(self.exchange.chunk),
-            Need: self.exchange.need_up,
-            OpinionOpen: _bare(evaluations.open),
-            OpinionClose: _bare(evaluations.close),
-            OpinionsReceipt: _bare(evaluations.receipt),
-            RunEnded: _bare(self._run_ended),
+            m.CoordinatorBeacon: self.upstream.beacon,
+            m.EdgeWelcome: self._welcome,
+            m.Revocations: self._take_revocations,
+            m.RevocationsNeed: self._show_revocations,
+            m.RoundOpen: _bare(rounds.open),
+            m.RoundOrder: _bare(rounds.order),
+            m.ReportReceipt: _bare(self.upstream.receipt),
+            m.GlobalModel: _bare(self._global_model),
+            m.Chunk: _bare(self.exchange.chunk),
+            m.Need: self.exchange.need_up,
+            m.OpinionOpen: _bare(evaluations.open),
+            m.OpinionClose: _bare(evaluations.close),
+            m.OpinionsReceipt: _bare(evaluations.receipt),
+            m.RunEnded: _bare(self._run_ended),
         }
 
     def receive(self, event: Input, now: float) -> list[Effect]:
@@ -195,7 +162,7 @@ class EdgeCore:
 
     def _from_agent(self, event: Received, now: float, effects: list[Effect]) -> None:
         agent, message = event.sender, event.message
-        if isinstance(message, Gone):
+        if isinstance(message, m.Gone):
             effects += self._gone(agent, now)
             return
         if agent in self.sessions.left_out:
@@ -205,26 +172,20 @@ class EdgeCore:
             raise Ignored("too_many_agents")
         if joined:
             effects.append(Emit("agent_joined", {"agent": agent}))
-        if joined and not isinstance(message, Hello):
+        if joined and not isinstance(message, m.Hello):
             effects += self.evaluations.here(agent, now)
-        report = message.context if isinstance(message, UpdateOffer) else message
-        if isinstance(report, ContextReport):
+        report = message.context if isinstance(message, m.UpdateOffer) else message
+        if isinstance(report, m.ContextReport):
             self.sessions.context(session, report, now)
             self.evaluations.neighbours.placed(agent, now)
         effects += self._of_agents[type(message)](event, message, now)
 
-    def _hello(self, event: Received, hello: Hello, now: float) -> list[Effect]:
-        agent, refused = event.sender, ""
-        if hello.agent != agent:
-            refused = "its hello names another agent"
-            self.counters["hello_as_another"] += 1
-        new = self.sessions.greet(agent, hello, refused)
-        if new:
+    def _hello(self, event: Received, hello: m.Hello, now: float) -> list[Effect]:
+        agent = event.sender
+        if self.sessions.greet(agent, hello):
             self.upstream.changed(now)
-        if refused:
-            return [Warn(agent, f"hello: {refused}")] if new else []
         me, memory = self.state.me, self.memory
-        welcome = Welcome(
+        welcome = m.Welcome(
             run=memory.run,
             round=memory.last_round,
             edge=me.edge,
@@ -235,7 +196,7 @@ class EdgeCore:
         effects: list[Effect] = [Send(agent, welcome), *self.rounds.hello(agent, now)]
         return effects + self.evaluations.here(agent, now)
 
-    def _bye(self, event: Received, _: Bye, now: float) -> list[Effect]:
+    def _bye(self, event: Received, _: m.Bye, now: float) -> list[Effect]:
         return self._lost(event.sender, now) if self.sessions.leave(event.sender) else []
 
     def _lost(self, agent: str, now: float) -> list[Effect]:
@@ -251,7 +212,7 @@ class EdgeCore:
         if not self.sessions.doubt(agent, now):
             return []
         self._search_at = min(self._search_at, self.sessions.next_answer)
-        return [Send(agent, Probe(nonce=0))]
+        return [Send(agent, m.Probe(nonce=0))]
 
     def _taken_over(self, event: TakenOver, now: float) -> list[Effect]:
         """Leave out an identity that two devices have, until a person acts."""
@@ -261,7 +222,7 @@ class EdgeCore:
         self.upstream.changed(now)
         return [Warn(event.sender, CLONED, once=True), *self._lost(event.sender, now)]
 
-    def _need(self, event: Received, need: Need, now: float) -> list[Effect]:
+    def _need(self, event: Received, need: m.Need, now: float) -> list[Effect]:
         """Send a model to those who are to train from it or to evaluate it, and to no other."""
         agent, digest = event.sender, need.digest
         if digest == self.memory.once:
@@ -271,11 +232,11 @@ class EdgeCore:
             raise Ignored("need_unknown")
         return self.exchange.need(event, need, layout, now)
 
-    def _task_need(self, event: Received, need: TaskNeed, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
+    def _task_need(self, event: Received, need: m.TaskNeed, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
         memory = self.memory
         if need.digest != memory.task:
             raise Ignored("task_unknown")
-        body = TaskBody(
+        body = m.TaskBody(
             run=memory.run,
             digest=need.digest,
             body=memory.body,
@@ -285,19 +246,21 @@ class EdgeCore:
         )
         return [Send(event.sender, body)]
 
-    def _probe(self, event: Received, probe: Probe, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
-        return [Send(event.sender, ProbeReply(nonce=probe.nonce, data=bytes(probe.reply_bytes)))]
+    def _probe(self, event: Received, probe: m.Probe, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
+        return [Send(event.sender, m.ProbeReply(nonce=probe.nonce, data=bytes(probe.reply_bytes)))]
 
     # ----------------------------------------------------------- the revoked
 
-    def _revocations_need(self, event: Received, need: RevocationsNeed, now: float) -> list[Effect]:
+    def _revocations_need(
+        self, event: Received, need: m.RevocationsNeed, now: float
+    ) -> list[Effect]:
         """Pass the authority's list on: agents learn of revoked edges by any other edge."""
         state, session = self.state, self.sessions.session(event.sender)
         late = now < session.crl_at + CRL_AGAIN_S
         if late or not state.crl_pem or need.number >= state.crl:
             raise Ignored("revocations_unneeded")
         session.crl_at = now
-        return [Send(event.sender, Revocations(number=state.crl, crl=state.crl_pem))]
+        return [Send(event.sender, m.Revocations(number=state.crl, crl=state.crl_pem))]
 
     def _revoked(self, revoked: Revoked, now: float) -> list[Effect]:
         """Go on without those whose certificates were revoked, and tell the coordinator."""
@@ -312,48 +275,46 @@ class EdgeCore:
     # -------------------------------------------------------- from coordinator
 
     def _from_coordinator(self, event: Received, now: float) -> list[Effect]:
-        message: Any = event.message
-        match message:
-            case CoordinatorBeacon():
-                return self.upstream.beacon(event.sender, message, now)
-            case EdgeWelcome() if event.sender not in ("", message.coordinator):
-                raise Ignored("welcome_as_another")
-            case EdgeWelcome():
-                return self._welcome(message, now)
-            case _ if event.sender not in ("", self.upstream.coordinator):
+        message, kind = event.message, type(event.message)
+        if kind not in (m.CoordinatorBeacon, m.EdgeWelcome):
+            if event.sender not in ("", self.upstream.coordinator):
                 raise Ignored("other_coordinator")
-            case Revocations():
-                newer = message.number > self.state.crl
-                return [TakeRevocations(message.crl)] if newer else []
-            case RevocationsNeed() if self.state.crl_pem:
-                # The coordinator has lost who was revoked.
-                shown = Revocations(number=self.state.crl, crl=self.state.crl_pem)
-                return [Send(COORDINATOR, shown)]
-            case RevocationsNeed():
-                return []
-            case _ if not message.run or message.run != self.memory.run:
-                raise Ignored("other_run")
-        self.upstream.heard(now)
-        return self._of_the_coordinator[type(message)](event, message, now)
+            if kind not in (m.Revocations, m.RevocationsNeed):
+                if not message.run or message.run != self.memory.run:
+                    raise Ignored("other_run")
+                self.upstream.heard(now)
+        return self._of_the_coordinator[kind](event, message, now)
 
-    def _global_model(self, model: GlobalModel, now: float) -> list[Effect]:
+    def _take_revocations(self, _: Received, shown: m.Revocations, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
+        return [TakeRevocations(shown.crl)] if shown.number > self.state.crl else []
+
+    def _show_revocations(self, *_: object) -> list[Effect]:
+        """Tell a coordinator that has lost who was revoked."""
+        state = self.state
+        shown = m.Revocations(number=state.crl, crl=state.crl_pem)
+        return [Send(COORDINATOR, shown)] if state.crl_pem else []
+
+    def _global_model(self, model: m.GlobalModel, now: float) -> list[Effect]:
         if model.digest == self.memory.model:
             return [self.upstream.status(now)]
         return self.exchange.get(model, now)
 
-    def _welcome(self, welcome: EdgeWelcome, now: float) -> list[Effect]:
+    def _welcome(self, event: Received, welcome: m.EdgeWelcome, now: float) -> list[Effect]:
+        if event.sender not in ("", welcome.coordinator):
+            raise Ignored("welcome_as_another")
         memory = self.memory
         effects = self.upstream.welcome(welcome.coordinator, now)
         if (welcome.run, welcome.task) != (memory.run, memory.task):
             effects += self.rounds.drop(now)
-            self.rounds.updates.late.clear()
+            self.rounds.updates.kept.clear()
             if welcome.run != memory.run:
                 self.exchange.forget_run()
             if welcome.task != memory.task:
                 self.sessions.forget_contexts()
             memory.adopt(welcome.run, welcome.task, welcome.body)
             self.evaluations.adopt()
-            effects += [self.state.save(), ForgetRound(), self._beacon(now)]
+            forget = self.rounds.updates.forget_round()
+            effects += [self.state.save(), forget, self._beacon(now)]
         if (welcome.recipe, welcome.claim) != (memory.recipe, memory.claim):
             memory.recipe, memory.claim = welcome.recipe, welcome.claim
             effects.append(self.state.save())
@@ -362,7 +323,7 @@ class EdgeCore:
         effects += self.exchange.get_once(now)
         return [*effects, self.upstream.status(now), *self.upstream.report_again(now)]
 
-    def _run_ended(self, ended: RunEnded, now: float) -> list[Effect]:
+    def _run_ended(self, ended: m.RunEnded, now: float) -> list[Effect]:
         effects = self.rounds.drop(now)
         self.evaluations.end_run(now)
         self.exchange.forget_model()
@@ -391,31 +352,39 @@ class EdgeCore:
         effects += [self.state.save(), Mark("edge.model_saved"), self.upstream.status(now)]
         return effects + (self.rounds.order(waiting, now) if waiting is not None else [])
 
-    def _model_lost(self, lost: ModelLost, now: float) -> list[Effect]:
-        return [*self.rounds.model_lost(lost, now), self.upstream.status(now)]
-
     def _content_lost(self, lost: ContentLost, now: float) -> list[Effect]:
         """Say once that a file is gone or damaged, and have the coordinator send it again."""
-        if lost.digest == self.memory.once:
+        memory = self.memory
+        if lost.digest == memory.once:
             return self.exchange.once_lost(lost, now)
         self.exchange.stop(lost.digest)
-        if lost.digest != self.memory.model:
+        if lost.digest != memory.model:
             self.rounds.updates.forget_base(lost.digest)
             return []
-        run, number = self.memory.run, self.memory.last_round
-        return self._model_lost(ModelLost(run, number, lost.digest, lost.detail), now)
+        memory.model, memory.model_bytes = "", 0
+        self.counters["model_lost"] += 1
+        said = self.rounds.model_lost(lost.digest, lost.detail, now)
+        return [*said, self.upstream.status(now)]
 
     def _committed(self, done: Committed, now: float) -> list[Effect]:
         effects = self.rounds.committed(done, now)
         if done.refused:
-            self._room_at = min(self._room_at, now)
+            self._look_for_room(now)
         return effects
+
+    def _look_for_room(self, now: float) -> None:
+        """See soon whether there is room, but not all the time."""
+        self._room_at = min(self._room_at, max(now, self._tried_at + DISK_AGAIN_S))
 
     def _disk_failed(self, failed: DiskFailed, now: float) -> list[Effect]:
         """Give up what could not be written, and see whether there is room."""
-        digest, self._room_at = failed.digest, min(self._room_at, now)
+        digest = failed.digest
+        self.counters["disk_failed"] += 1
+        self._look_for_room(now)
         if failed.agent:
             return self.rounds.updates.disk_failed(failed, now)
+        if not digest:
+            self.rounds.fail(f"the edge's disk is full: {failed.detail}")
         if not digest or not self.exchange.forget(digest):
             return []
         if digest == self.memory.once:
@@ -425,10 +394,12 @@ class EdgeCore:
     def _disk_tried(self, result: DiskTried, now: float) -> list[Effect]:
         """Step out while the disk is full, or come back: the coordinator hears of it at once."""
         before, self.state.trouble = self.state.trouble, result.refused
+        # With room again, what could not be saved is.
+        effects: list[Effect] = [] if result.refused else [self.state.save()]
         if result.refused:
-            self._room_at = now + DISK_AGAIN_S
+            self._look_for_room(now)
         if bool(before) == bool(result.refused):
-            return []
+            return effects
         text = "the disk has free space again: the edge takes part in rounds again"
         if result.refused:
             self.counters["disk_full"] += 1
@@ -436,7 +407,7 @@ class EdgeCore:
             text = f"{out}: {result.refused}"
             self.exchange.forget_model()
             self.rounds.fail(f"the edge's disk is full: {result.refused}")
-        return [Warn("", text), self.upstream.status(now)]
+        return [*effects, Warn("", text), self.upstream.status(now)]
 
     # ------------------------------------------------------------------- time
 
@@ -449,7 +420,7 @@ class EdgeCore:
         """Return what every agent is told: that the edge is here, and what to prepare for."""
         self._beacon_at = now + (SETTLING_BEACON_S if now < self._settled_at else BEACON_S)
         state = self.state
-        beacon = EdgeBeacon(
+        beacon = m.EdgeBeacon(
             run=state.memory.run,
             edge=state.me.edge,
             period_ms=round(BEACON_S * 1000),
@@ -464,7 +435,7 @@ class EdgeCore:
         self._now = now
         effects = self.upstream.tick(now) + self.exchange.tick(now)
         if now >= self._room_at:
-            self._room_at = float("inf")
+            self._room_at, self._tried_at = float("inf"), now
             most = max(self.memory.model_bytes, self.state.offered_bytes)
             effects.append(TryDisk(max(LEAST_ROOM_BYTES, 2 * most)))
         if now >= self._beacon_at:
@@ -488,7 +459,7 @@ class EdgeCore:
 
     def urgent(self) -> bool:
         """Return whether a round is live, or what it came to is not receipted."""
-        return self.rounds.is_live or self.memory.report is not None
+        return self.rounds.live is not None or self.memory.report is not None
 
 
 def _nothing(*_: object) -> list[Effect]:

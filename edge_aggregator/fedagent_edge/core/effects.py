@@ -12,6 +12,7 @@ from fedagent_node.effects import Input, Run, Write
 from fedagent_protocol.messages import (
     EdgeHello,
     LedgerHead,
+    OutcomeStatus,
     RoundOrder,
     RoundReport,
     TaskClaim,
@@ -43,7 +44,7 @@ class Ignored(Exception):  # noqa: N818 - it is a decision, not a failure
     """Raised with the name of a counter where a message fits nothing that is open."""
 
 
-class Memory(Struct, kw_only=True):
+class Memory(Struct, kw_only=True, tag=True):
     """What survives a restart; `report` is not receipted, as far as the disk knows."""
 
     run: str = ""
@@ -59,6 +60,8 @@ class Memory(Struct, kw_only=True):
     once_bytes: int = 0
     """What the task's devices get once; empty if there is nothing."""
     last_round: int = 0
+    open_round: int = 0
+    """The last, while it is not reported; 0 of none."""
     report: RoundReport | None = None
     head: LedgerHead | None = None
     """Newest head of the ledger of the coordinator that was served last."""
@@ -111,12 +114,12 @@ class EdgeState:
         """Return how the edge cuts what it sends."""
         return Layout(size, self.config.chunk_bytes)
 
-    def save(self) -> "SaveState":
+    def save(self) -> "Save":
         """Store what is in the memory now."""
-        return SaveState(copy(self.memory))
+        return Save(copy(self.memory))
 
 
-class OpenRound(Struct, frozen=True, kw_only=True):
+class OpenRound(Struct, frozen=True, kw_only=True, tag=True):
     """A round that was ordered; `began_at` is on the monotonic clock of `boot`."""
 
     run: str
@@ -128,39 +131,33 @@ class OpenRound(Struct, frozen=True, kw_only=True):
     """Seed of the sketches of updates, which the disk draws."""
 
 
-class UpdateRecord(Struct, frozen=True):
-    """A whole update that came `after_s` the order."""
+class Ended(Struct, frozen=True, tag=True):
+    """How an ordered agent ended, `after_s` the order: with a whole update, or for a reason."""
 
     key: Key
     after_s: float
-    offer: UpdateOffer
+    offer: UpdateOffer | None = None
+    status: OutcomeStatus = OutcomeStatus.ARRIVED
+    reason: str = ""
 
-    @property
-    def file(self) -> File:
-        """What names its file, where it is large."""
-        return self.key[2], self.offer.digest
+
+Record = Memory | OpenRound | Ended
 
 
 class ReopenedRound(Struct, frozen=True):
     """The round that was open when the process ended, with times on the clock of this one.
 
-    Updates are in the order in which they came.
+    Who ended is in the order of their ends, each with the verdict on its update.
     """
 
     opened: OpenRound
-    updates: list[tuple[UpdateRecord, Verdict]]
+    ended: list[tuple[Ended, Verdict]]
 
 
-class SaveState(Write, frozen=True):
-    """Store durably what a restart must know."""
+class Save(Write, frozen=True):
+    """Note what a restart must know: a state durably, the rest with the next promise."""
 
-    memory: Memory
-
-
-class SaveRound(Write, frozen=True):
-    """Store a round before anybody is ordered."""
-
-    opened: OpenRound
+    record: Record
 
 
 class ForgetRound(Write, frozen=True):
@@ -187,7 +184,7 @@ class DropSpool(Write, frozen=True):
 class DiskFailed(Input, frozen=True):
     """The disk did not take a part of an agent's update, or of a model.
 
-    Without either it took what must not be lost, into the room that was kept for that.
+    Without either it has no room for what a restart must know.
     """
 
     detail: str
@@ -231,7 +228,7 @@ class Admitted(Input, frozen=True):
 
 
 class Commit(Run, frozen=True):
-    """Make the new edge model of the sum, times `scale`: `Committed`, or `ModelLost`.
+    """Make the new edge model of the sum, times `scale`: `Committed`, or `ContentLost`.
 
     `terms` are the places of the updates in it, in the order in which they came.
     """
@@ -254,15 +251,6 @@ class Committed(Input, frozen=True):
     first: bytes = b""
     refused: str = ""  # why the disk did not take it
     weight: float = 0.0  # of the sum, where updates were masked
-
-
-class ModelLost(Input, frozen=True):
-    """The base model of a round is not on the disk any more, or damaged there."""
-
-    run: str
-    round: int
-    base: str
-    detail: str
 
 
 class OpenModel(Write, frozen=True):

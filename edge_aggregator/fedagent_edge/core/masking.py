@@ -1,6 +1,6 @@
 """Secure aggregation of one round at an edge: who is in the masks, and what takes them off."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 from enum import Enum
 
 from fedagent_node.effects import Effect, Send
@@ -18,7 +18,6 @@ from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
 from fedagent_task.secure_aggregation.keys import Place, Seed
 
 from .effects import EdgeState
-from .part import Part, Stage
 
 ASK_AGAIN_S = 0.5
 REPORT_S = 1.0
@@ -51,9 +50,9 @@ class Masking:
         self,
         order: RoundOrder,
         spec: SecureAggregationSpec,
-        parts: Mapping[str, Part],
         state: EdgeState,
         began_at: float,
+        ended: Callable[[], set[str]],
     ) -> None:
         self.void = ""
         self.seeds: tuple[Seed, ...] | None = None
@@ -61,7 +60,8 @@ class Masking:
         barred = frozenset(memory.mask_liars)
         place = Place(memory.run, order.round, state.me.edge)
         self.cohort = Cohort(place, spec, state.site_members(), barred=barred)
-        self._parts, self._spec = parts, spec
+        self._ordered, self._ended = {one.agent for one in order.assignments}, ended
+        self._spec = spec
         self._refused = dict.fromkeys(barred, BARRED)
         self._phase = _Phase.KEYS
         # Half of the time until the deadline is the training's.
@@ -127,21 +127,17 @@ class Masking:
             self._end(str(error))
         return []
 
-    def left_out(self) -> list[Part]:
-        """Return agents that are waited for although their updates could not be in the sum."""
+    def is_out(self, agent: str) -> bool:
+        """Whether an update that is not here yet could not be in the sum any more."""
         match self._phase:
             case _Phase.SHARES:
-                inside: Collection[str] = self.cohort.members
+                return agent not in self.cohort.members
             case _Phase.UPDATES:
-                inside = self.cohort.joined
-            case _:
-                return []
-        waiting = (part for part in self._parts.values() if part.stage is Stage.WORKING)
-        return [part for part in waiting if part.agent not in inside]
+                return agent not in self.cohort.joined
+        return False
 
-    def close(self, now: float, give_up_at: float) -> list[Effect]:
+    def close(self, used: frozenset[str], now: float, give_up_at: float) -> list[Effect]:
         """Ask those whose updates are in the sum to take the masks off."""
-        used = frozenset(part.agent for part in self._parts.values() if part.weight > 0)
         self._phase = _Phase.ANSWERS
         latest = max(now + ASK_AGAIN_S, give_up_at + REPORT_S)
         self._until = min(now + self._spec.stage_s, latest)
@@ -159,8 +155,7 @@ class Masking:
         return min(self._until, self._again_at)
 
     def _none_missing(self, there: Collection[str]) -> bool:
-        gone = {part.agent for part in self._parts.values() if part.stage is Stage.ENDED}
-        return self._parts.keys() <= {*there, *gone, *self.cohort.barred}
+        return self._ordered <= {*there, *self._ended(), *self.cohort.barred}
 
     def _ask(self, now: float) -> list[Effect]:
         self._again_at = now + ASK_AGAIN_S

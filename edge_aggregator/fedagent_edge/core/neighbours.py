@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_node.effects import Effect, Send
+from fedagent_node.effects import Effect, Received, Send
 from fedagent_protocol.messages import (
     MAX_NEIGHBOURS,
     MAX_PEER_BYTES,
@@ -37,12 +37,8 @@ USUAL = 1.0
 BLOCK = 512
 """More agents than this are halved by place first: distances of all pairs cost too much."""
 
-RATE_BYTES = 256 * 1024
-BURST_BYTES = 1024 * 1024
-BURST_S = BURST_BYTES / RATE_BYTES
-"""Of one agent, per second and at once: several times what an honest one sends."""
 INBOX_S = 8.0
-INBOX_BYTES = 4 * BURST_BYTES
+INBOX_BYTES = 4 * 1024 * 1024
 """What the neighbours of one agent together may send it in this time, each as much."""
 OVERHEAD_BYTES = 256
 """What an envelope costs beside its bytes."""
@@ -66,8 +62,6 @@ class Neighbourhood:
     counters: Counter[str]
     spec: PeersSpec = field(default_factory=PeersSpec)
     run: str = ""
-    _paid: dict[str, float] = field(default_factory=dict)
-    """Until when each sender has used up its rate; in the past by what it may send at once."""
     _had: Counter[tuple[str, str]] = field(default_factory=Counter)
     """What each receiver had of each sender until the next time it is counted from nothing."""
     _had_until: float = -math.inf
@@ -105,25 +99,19 @@ class Neighbourhood:
 
     # ----------------------------------------------------------------- envelopes
 
-    def send(self, sender: str, envelope: PeerSend, now: float) -> list[Effect]:
-        """Hand an envelope on."""
+    def send(self, event: Received, envelope: PeerSend, now: float) -> list[Effect]:
+        """Hand on what one agent says to another."""
         if now >= self._had_until:
             self._had, self._had_until = Counter(), now + INBOX_S
-            self._paid = {a: until for a, until in self._paid.items() if until > now - BURST_S}
-        self._check(sender, envelope, now)
+        self._check(event.sender, envelope, now)
         self.counters["relayed"] += 1
-        return [Send(envelope.to, PeerDeliver(sender=sender, body=envelope.body))]
+        return [Send(envelope.to, PeerDeliver(sender=event.sender, body=envelope.body))]
 
     def _check(self, sender: str, envelope: PeerSend, now: float) -> None:
         """Note what is sent, or raise `Ignored` where it is too much, or for nobody."""
-        to, size = envelope.to, len(envelope.body)
+        to, size = envelope.to, len(envelope.body) + OVERHEAD_BYTES
         if not self.is_open(now):
             raise Ignored("relay_closed")
-        size += OVERHEAD_BYTES
-        paid = max(self._paid.get(sender, -math.inf), now - BURST_S) + size / RATE_BYTES
-        if paid > now:
-            raise Ignored("relay_too_much")
-        self._paid[sender] = paid
         if to == sender or not self.sessions.is_present(to):
             raise Ignored("relay_absent")
         if self.spec.graph == "declared" and to not in self._met.get(sender, ()):

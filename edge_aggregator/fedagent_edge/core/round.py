@@ -9,11 +9,12 @@ from enum import Enum
 
 from msgspec import structs
 
-from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     UNANSWERED,
+    Assignment,
     Outcome,
     OutcomeStatus,
+    ReceiptStatus,
     RoundOrder,
     RoundReport,
     TrainOrder,
@@ -21,23 +22,151 @@ from fedagent_protocol.messages import (
     Weighting,
 )
 from fedagent_protocol.signed import proof_of
-from fedagent_protocol.tensors import MAX_HEADER_BYTES
-from fedagent_protocol.transfer import Layout
-from fedagent_task.aggregation import Contribution, RoundRule, Sums
+from fedagent_protocol.transfer import Layout, Receiver
+from fedagent_task.aggregation import Contribution, RoundRule, Sums, Weighed
 from fedagent_task.aggregation.sums import most_steps
 
 from .admission import SMALL_BYTES, Verdict
-from .effects import Commit, OpenRound, UpdateRecord
+from .effects import Commit, Ended, File, Key, OpenRound
 from .masking import Masking
-from .part import AFTER_MAX_WAIT, Part, Stage, Work
-from .weighing import PLAIN, Usual, Weighing
+from .weighing import PLAIN, UNWEIGHED, Usual, Weighing
 
+FIRST_WAIT_S = 3.0
+"""How long an order waits for an answer before it is repeated; then twice as long."""
+RECEIPTS = {
+    OutcomeStatus.ARRIVED: ReceiptStatus.ACCEPTED,
+    OutcomeStatus.LATE: ReceiptStatus.LATE,
+    OutcomeStatus.MISSED: ReceiptStatus.TOO_LATE,
+    OutcomeStatus.REJECTED: ReceiptStatus.REJECTED,
+    OutcomeStatus.DECLINED: ReceiptStatus.REJECTED,
+}
+"""What a client that has ended hears of an update; one that is gone may come back."""
+NO_VERDICT = Verdict()
+AFTER_MAX_WAIT = "complete after max_wait"
+"""Reason of an update that came between `max_wait` and the close."""
 HANDOVER_S = 0.005
 """How long what was stamped before an instant may take to come here from the network."""
-SMALLEST_CHUNK = 16 * 1024
-"""Smaller chunks are taken only where the round's model has such, too."""
-MOST_BYTES_MASKED = 4
-"""A masked number is of 8 bytes, that of a model of 2 or more."""
+
+
+class Stage(Enum):
+    """Where a client stands."""
+
+    WORKING = "working"
+    SENDING = "sending"
+    CHECKING = "checking"
+    ENDED = "ended"
+
+
+@dataclass(slots=True)
+class Work:
+    """What an agent has begun from the model `base`, in `round`, and may go on with (ADR 33)."""
+
+    run: str
+    round: int
+    base: str
+    layout: Layout  # how the base is cut
+    offer: UpdateOffer | None = None  # the update of which there is a file
+    have: set[int] = field(default_factory=set)
+    """Its chunks that are here."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it may have on the disk."""
+        return self.offer.size if self.offer is not None else 0
+
+    def forget_file(self) -> None:
+        """Begin with the update again."""
+        self.offer, self.have = None, set()
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """How far an ordered agent is in a round, and how it ended."""
+
+    round: "Round"
+    assignment: Assignment
+    stage: Stage = Stage.WORKING
+    status: OutcomeStatus = OutcomeStatus.MISSED
+    reason: str = ""
+    after_s: float | None = None
+    """From the order to its last chunk (not to the verdict), or to its end without an update."""
+    orders: int = 0
+    order_again_at: float = 0.0
+    answered: bool = False  # it showed that it has this order, which is repeated otherwise
+    credit_bytes: int = 0  # what the order gave in advance
+    booked_bytes: int = 0  # all that it has of the pool
+    offer: UpdateOffer | None = None
+    receiver: Receiver | None = None
+    stalls: int = 0  # how often in a row its transfer was silent
+    kept: Work | None = None  # what it may go on with instead of training anew
+    work: Work | None = None  # what it was at last: that, or what it has begun in this round
+    verdict: Verdict = NO_VERDICT
+    told: Contribution | None = None
+    weighed: Weighed = UNWEIGHED
+
+    @property
+    def agent(self) -> str:
+        """Its id."""
+        return self.assignment.agent
+
+    @property
+    def key(self) -> Key:
+        """What names its update."""
+        return self.round.run, self.round.number, self.agent
+
+    @property
+    def weight(self) -> float:
+        """What it counts in the sum; 0 if it is not in it."""
+        return self.weighed.weight
+
+    @property
+    def valid(self) -> bool:
+        """Whether there is an update that is paid."""
+        return self.status in (OutcomeStatus.ARRIVED, OutcomeStatus.LATE)
+
+    @property
+    def receipt(self) -> ReceiptStatus | None:
+        """What it hears of an update that it offers again; None if it has not ended."""
+        return RECEIPTS.get(self.status) if self.stage is Stage.ENDED else None
+
+    @property
+    def file(self) -> File:
+        """What names the file of its update."""
+        assert self.offer is not None
+        return self.agent, self.offer.digest
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has ended, or cannot take its update back any more: it is whole.
+
+        Such an update is as good as in the sum, where nothing can be subtracted.
+        """
+        return self.stage in (Stage.CHECKING, Stage.ENDED)
+
+    @property
+    def ended(self) -> Ended:
+        """What the disk is to know of an end without an update."""
+        return Ended(self.key, self.after_s or 0.0, None, self.status, self.reason)
+
+    def ordered(self, now: float) -> None:
+        """Note that the order goes out; it is repeated ever more seldom."""
+        self.order_again_at = now + FIRST_WAIT_S * 2**self.orders
+        self.orders += 1
+
+    def end(self, status: OutcomeStatus, reason: str, after_s: float) -> None:
+        """End it."""
+        self.stage, self.status, self.reason = Stage.ENDED, status, reason
+        self.after_s = after_s if self.after_s is None else self.after_s
+
+    def reset(self) -> None:
+        """Wait for this agent again, from the start of its transfer."""
+        self.stage, self.status, self.reason = Stage.WORKING, OutcomeStatus.MISSED, ""
+        self.offer = self.receiver = self.after_s = None
+
+    def come_back(self) -> None:
+        """Wait for it again if it had left."""
+        if self.status is OutcomeStatus.GONE:
+            self.reset()
 
 
 class Phase(Enum):
@@ -49,7 +178,7 @@ class Phase(Enum):
     OVER = "over"  # reported, or given up
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Round:
     """Collect updates until the deadline, or until there are enough, and make one model of them.
 
@@ -64,8 +193,8 @@ class Round:
     weighing: Weighing = PLAIN
     usual: Usual = field(default_factory=Usual)
     phase: Phase = Phase.OPEN
-    parts: dict[str, Part] = field(default_factory=dict)
-    placed: list[Part] = field(default_factory=list)
+    clients: dict[str, Client] = field(default_factory=dict)
+    placed: list[Client] = field(default_factory=list)
     """Those whose updates are in the sum, in the order in which they came."""
     masking: Masking | None = None
     void: str = ""  # why it is given up, once all that is complete is checked
@@ -77,7 +206,7 @@ class Round:
         order = self.order
         self.rule = RoundRule(order.deadline_ms / 1000, order.max_wait_ms / 1000, order.min_updates)
         for one in order.assignments:
-            self.parts.setdefault(one.agent, Part((self.run, order.round, one.agent), one))
+            self.clients.setdefault(one.agent, Client(self, one))
 
     @property
     def number(self) -> int:
@@ -94,30 +223,29 @@ class Round:
         """Whether updates are still taken."""
         return self.phase is Phase.OPEN
 
-    @property
-    def is_live(self) -> bool:
-        """Whether it is not reported yet."""
-        return self.phase is not Phase.OVER
+    def ended(self) -> set[str]:
+        """Return the agents that nobody waits for."""
+        return {agent for agent, one in self.clients.items() if one.stage is Stage.ENDED}
 
     @property
-    def unanswered(self) -> list[Part]:
+    def unanswered(self) -> list[Client]:
         """Those whose order is repeated."""
-        parts = self.parts.values()
-        return [one for one in parts if one.stage is Stage.WORKING and not one.answered]
+        clients = self.clients.values()
+        return [one for one in clients if one.stage is Stage.WORKING and not one.answered]
 
     @property
     def sums(self) -> Sums:
         """The scalars of the sum."""
         sums = Sums()
-        for part in self.parts.values():
-            if part.weight > 0:
-                sums.add(part.weighed)
+        for client in self.clients.values():
+            if client.weight > 0:
+                sums.add(client.weighed)
         return sums
 
     @property
     def failed(self) -> str:
         """Why there is no aggregate, or an empty string."""
-        used, enough = len(self.placed), self.rule.enough(len(self.parts))
+        used, enough = len(self.placed), self.rule.enough(len(self.clients))
         return self.hopeless or ("" if used >= enough else f"{used} of {enough} updates")
 
     @property
@@ -131,67 +259,35 @@ class Round:
 
     # ------------------------------------------------------------- what counts
 
-    def refusal(self, part: Part, offer: UpdateOffer) -> tuple[str, str]:
-        """Return reason and detail why an offer cannot be taken, or empty strings.
-
-        Costs no memory: nothing of the update has been stored yet.
-        """
-        order, model, masking = self.order, self.layout, self.masking
-        if offer.task != order.task:
-            return "wrong_task", offer.task[:12]
-        late = part.late
-        if not offer.made_in and offer.base != self.base:
-            return "stale_base", offer.base[:12]
-        if offer.made_in and (
-            late is None or (late.round, late.base) != (offer.made_in, offer.base)
-        ):
-            return "stale_base", f"no late update of round {offer.made_in} is expected"
-        samples = offer.stats.num_samples
-        if not 0 < samples <= order.max_samples:
-            return "sample_count", f"{samples} samples, at most {order.max_samples} are allowed"
-        if masking is not None and any(why := masking.refusal(part.agent, offer.agreed)):
-            return why
-        words = 1 if masking is None else MOST_BYTES_MASKED
-        if not 0 < offer.size <= words * model.size + MAX_HEADER_BYTES:
-            return "oversize", f"{offer.size} bytes for a model of {model.size}"
-        if offer.chunk_bytes < min(SMALLEST_CHUNK, model.chunk_bytes, offer.size):
-            return "bad_chunk", f"chunks of {offer.chunk_bytes}"
-        try:
-            layout = Layout(offer.size, offer.chunk_bytes)
-            if offer.first:
-                layout.check(0, len(offer.first))
-        except ProtocolError as error:
-            return error.reason, str(error)
-        return "", ""
-
-    def own_work(self, part: Part) -> Work:
+    def own_work(self, client: Client) -> Work:
         """Return what an agent has begun in this round: from now on, if nothing before."""
-        if part.work is None or part.work is part.late:
-            part.work = Work(self.run, self.number, self.base, self.layout)
-        return part.work
+        if client.work is None or client.work is client.kept:
+            client.work = Work(self.run, self.number, self.base, self.layout)
+        return client.work
 
     def is_small(self, offer: UpdateOffer) -> bool:
         """Whether an update of one chunk goes to the disk together with its verdict."""
         size = max(offer.size, self.layout.size)
         return size <= SMALL_BYTES and offer.size <= offer.chunk_bytes
 
-    def admit(self, part: Part, verdict: Verdict) -> None:
+    def admit(self, client: Client, verdict: Verdict) -> None:
         """Decide about a valid update whether it is in time, paid, and in the sum.
 
         It is used if it came in time, or while fewer than Z_eff are in the sum. Late is paid, too
         late is not. To be called in the order in which updates were complete: a restart decides the
         same again.
         """
-        offer, after_s, rule = part.offer, part.after_s, self.rule
+        offer, after_s, rule = client.offer, client.after_s, self.rule
         assert offer is not None
         assert after_s is not None
-        part.stage, part.status = Stage.ENDED, OutcomeStatus.ARRIVED
-        if after_s > rule.deadline_s:
-            late = after_s <= rule.give_up_s
-            part.status = OutcomeStatus.LATE if late else OutcomeStatus.MISSED
-        part.reason = "" if part.valid else AFTER_MAX_WAIT
-        part.verdict = verdict
-        if not rule.counts(after_s, used=len(self.placed), ordered=len(self.parts)):
+        client.verdict = verdict
+        if after_s <= rule.deadline_s:
+            client.end(OutcomeStatus.ARRIVED, "", after_s)
+        elif after_s <= rule.give_up_s:
+            client.end(OutcomeStatus.LATE, "", after_s)
+        else:
+            client.end(OutcomeStatus.MISSED, AFTER_MAX_WAIT, after_s)
+        if not rule.counts(after_s, used=len(self.placed), ordered=len(self.clients)):
             return
         stats, learner = offer.stats, self.weighing.learner
         age = max(0, self.number - offer.made_in) if offer.made_in else 0
@@ -203,37 +299,38 @@ class Round:
             local_steps=stats.course.local_steps,
             uniform=self.order.weighting is not Weighting.SAMPLES,
             rate=learner.rate,
-            most_steps=most_steps(learner, part.assignment.iterations),
+            most_steps=most_steps(learner, client.assignment.iterations),
             discount=(1.0 + age) ** -0.5,
         )
-        part.weighed = self.weighing.weigh(told)
-        part.reason = part.reason or part.weighed.reason
-        if part.weight > 0:
-            part.told = told
-            self.placed.append(part)
+        client.weighed = self.weighing.weigh(told)
+        client.reason = client.reason or client.weighed.reason
+        if client.weight > 0:
+            client.told = told
+            self.placed.append(client)
 
     def settle(self) -> None:
         """Weigh the updates of the sum anew, now that all are known. Once, at the close."""
         asked = {p.agent: (p.told, p.verdict) for p in self.placed if p.told is not None}
         places, self.usual = self.usual.settle(self.weighing, asked)
         for name, (weighed, reason) in places.items():
-            part = self.parts[name]
-            part.weighed, part.reason = weighed, part.reason or reason
+            client = self.clients[name]
+            client.weighed, client.reason = weighed, client.reason or reason
 
     def commit(self) -> Commit:
-        """Return what makes the model of the sum."""
+        """Have the model made of the sum."""
+        self.phase = Phase.COMMITTING
         return Commit(
             self.run,
             self.number,
             self.base,
             self.weighing.scale(self.sums),
             (self.masking.seeds or ()) if self.masking is not None else (),
-            tuple((part.file, part.weighed) for part in self.placed if part.weight > 0),
+            tuple((client.file, client.weighed) for client in self.placed if client.weight > 0),
         )
 
-    def order_for(self, part: Part, credit: int, now: float) -> TrainOrder:
+    def order_for(self, client: Client, credit: int, now: float) -> TrainOrder:
         """Return an agent's order as it is now."""
-        assignment, late, after_s = part.assignment, part.late, self.after(now)
+        assignment, kept, after_s = client.assignment, client.kept, self.after(now)
         return TrainOrder(
             run=self.run,
             round=self.number,
@@ -248,8 +345,8 @@ class Round:
             price=assignment.price,
             context_seq=assignment.context_seq,
             load_limit_ms=self.order.load_limit_ms,
-            made_in=late.round if late is not None else 0,
-            made_from=late.base if late is not None else "",
+            made_in=kept.round if kept is not None else 0,
+            made_from=kept.base if kept is not None else "",
             releases=assignment.releases,
             assigned=assignment.assigned,
         )
@@ -260,11 +357,16 @@ class Round:
         """Return what the disk is to know of it."""
         return OpenRound(run=self.run, order=self.order, base=self.base, began_at=self.began_at)
 
-    def restore(self, known: UpdateRecord, verdict: Verdict) -> None:
-        """Take up an update that was here."""
-        if part := self.parts.get(known.key[2]):
-            part.answered, part.after_s, part.offer = True, known.after_s, known.offer
-            self.admit(part, verdict)
+    def restore(self, known: Ended, verdict: Verdict) -> None:
+        """Take up an end that was before."""
+        client = self.clients.get(known.key[2])
+        if client is None:
+            return
+        client.answered, client.after_s, client.offer = True, known.after_s, known.offer
+        if known.offer is None:
+            client.end(known.status, known.reason, known.after_s)
+        else:
+            self.admit(client, verdict)
 
     # -------------------------------------------------------------- the close
 
@@ -274,12 +376,12 @@ class Round:
         Who is complete is waited for, and paid also where the round comes to nothing: a check takes
         moments, and cannot be begun twice.
         """
-        stages = {part.stage for part in self.parts.values()}
+        stages = {client.stage for client in self.clients.values()}
         if Stage.CHECKING in stages:
             return False
         if self.hopeless or stages <= {Stage.ENDED}:
             return True
-        used, ordered = len(self.placed), len(self.parts)
+        used, ordered = len(self.placed), len(self.clients)
         return self.rule.is_over(self.after(now), used=used, ordered=ordered, slack_s=HANDOVER_S)
 
     def next_due(self, now: float) -> float:
@@ -289,19 +391,24 @@ class Round:
         limit = rule.deadline_s if waits else rule.give_up_s
         return self.began_at + limit + 1.1 * HANDOVER_S
 
-    def tau_ms(self, part: Part, now: float) -> int:
+    def close(self, now: float) -> None:
+        """Note how each client ended."""
+        self.closed_s = self.after(now)
+        self.outcomes = tuple(self.outcome(client, now) for client in self.clients.values())
+
+    def tau_ms(self, client: Client, now: float) -> int:
         """Milliseconds from the order to the update, or waited so far."""
-        end = self.after(now) if part.after_s is None else part.after_s
+        end = self.after(now) if client.after_s is None else client.after_s
         return max(0, round(end * 1000))
 
-    def outcome(self, part: Part, now: float) -> Outcome:
+    def outcome(self, client: Client, now: float) -> Outcome:
         """Return how an agent ended."""
-        tau, offer = self.tau_ms(part, now), part.offer
-        if offer is None or not part.valid:
-            mute = part.status is OutcomeStatus.MISSED and not part.answered
-            reason = part.reason or (UNANSWERED if mute else "")
+        tau, offer = self.tau_ms(client, now), client.offer
+        if offer is None or not client.valid:
+            mute = client.status is OutcomeStatus.MISSED and not client.answered
+            reason = client.reason or (UNANSWERED if mute else "")
             return Outcome(
-                agent=part.agent, status=part.status, tau_ms=tau, censored=True, reason=reason
+                agent=client.agent, status=client.status, tau_ms=tau, censored=True, reason=reason
             )
         # What an agent claims cannot be longer than what its edge measured, and its score
         # counts by its samples: no more than for an update.
@@ -318,18 +425,20 @@ class Round:
             score_n=min(offer.stats.score_n, self.order.max_samples),
         )
         return Outcome(
-            agent=part.agent,
-            status=part.status,
-            in_time=part.status is OutcomeStatus.ARRIVED,
-            used=part.weight > 0,
+            agent=client.agent,
+            status=client.status,
+            in_time=client.status is OutcomeStatus.ARRIVED,
+            used=client.weight > 0,
             valid=True,
-            weight=part.weight,
+            weight=client.weight,
             tau_ms=tau,
             ut_ms=tau - dt - lc - prepare,
             # Where sums alone are told, no single update is, by its length neither.
-            norm=0.0 if self.weighing.deviation or self.masking is not None else part.verdict.norm,
+            norm=0.0
+            if self.weighing.deviation or self.masking is not None
+            else client.verdict.norm,
             stats=stats,
-            reason=part.reason or offer.note,
+            reason=client.reason or offer.note,
             proof=proof_of(offer),
             made_in=offer.made_in,
         )

@@ -15,19 +15,10 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.transfer import Layout
 
-from .effects import (
-    COORDINATOR,
-    Committed,
-    EdgeState,
-    Ignored,
-    ModelLost,
-    ReopenedRound,
-    SaveRound,
-)
+from .effects import COORDINATOR, Committed, EdgeState, Ignored, ReopenedRound, Save
 from .exchange import Exchange
 from .masking import FALSE_SHARES, NOT_IN_COHORT, Masking
-from .part import Part, Stage
-from .round import Phase, Round
+from .round import Client, Phase, Round, Stage
 from .updates import Updates
 from .upstream import Upstream
 from .weighing import Usual, weighing_of
@@ -62,8 +53,8 @@ class Rounds:
             opened = reopened.opened
             state.memory.last_round = opened.order.round
             rnd = self._make(opened.order, opened.began_at)
-            self._take_up(rnd)
-            for one in reopened.updates:
+            self._begin(rnd)
+            for one in reopened.ended:
                 rnd.restore(*one)
             if rnd.masking is not None:
                 rnd.void = "secure aggregation: the edge was restarted in the round"
@@ -76,26 +67,25 @@ class Rounds:
         layout = self.state.layout(max(1, memory.model_bytes))  # refused without a model
         return Round(memory.run, order, memory.model, layout, began_at, weighing, usual)
 
-    def _take_up(self, rnd: Round) -> None:
-        self.updates.round, weighing = rnd, rnd.weighing
-        if weighing.ring is not None:
-            rnd.masking = Masking(rnd.order, weighing.secure, rnd.parts, self.state, rnd.began_at)
+    def _begin(self, rnd: Round) -> None:
+        self.updates.begin(rnd)
+        self.state.memory.open_round = rnd.number
+        if rnd.weighing.ring is not None:
+            rnd.masking = Masking(
+                rnd.order, rnd.weighing.secure, self.state, rnd.began_at, rnd.ended
+            )
 
     @property
-    def round(self) -> Round | None:
-        """The newest round."""
-        return self.updates.round
-
-    @property
-    def is_live(self) -> bool:
-        """Whether there is a round that is not reported yet."""
-        return self.round is not None and self.round.is_live
+    def live(self) -> Round | None:
+        """The newest round, if it is not reported yet."""
+        rnd = self.updates.round
+        return None if rnd is None or rnd.phase is Phase.OVER else rnd
 
     # -------------------------------------------------------- from coordinator
 
     def open(self, ask: RoundOpen, now: float) -> list[Effect]:
         """Answer with the contexts of all agents."""
-        rnd, effects = self.round, list[Effect]()
+        rnd, effects = self.updates.round, list[Effect]()
         if rnd is not None and ask.round > rnd.number:
             # The coordinator gave an older round up.
             effects = self.drop(now)
@@ -127,39 +117,42 @@ class Rounds:
             refusal = "the edge has no such model"
         if refusal:
             self._counters["order_refused"] += 1
-            rnd.outcomes = tuple(_not_paid(agent, 0, refusal, gone=True) for agent in rnd.parts)
+            rnd.outcomes = tuple(_not_paid(agent, 0, refusal, gone=True) for agent in rnd.clients)
             return effects + self._report(rnd, refusal, now)
-        self._take_up(rnd)
-        self.updates.begin(rnd)
-        effects += [SaveRound(rnd.opened()), Mark("edge.round_saved")]
-        self._exchange.serve(rnd.base, rnd.layout, set(rnd.parts), now)
-        for agent, part in rnd.parts.items():
+        self._begin(rnd)
+        effects += [Save(rnd.opened()), Mark("edge.round_saved")]
+        self._exchange.serve(rnd.base, rnd.layout, set(rnd.clients), now)
+        for agent, client in rnd.clients.items():
             if self.state.sessions.is_present(agent):
-                effects += self._order(rnd, part, now)
+                effects.append(self._order(client, now))
             else:
                 self._counters["ordered_absent"] += 1
                 effects += self.updates.left(agent, now)
         return effects
 
-    def _order(self, rnd: Round, part: Part, now: float) -> list[Effect]:
-        part.order_again_at = now + part.order_wait_s
+    def _order(self, client: Client, now: float) -> Send:
+        rnd = client.round
+        # With the model once: who is asked again may have it, and fetches it otherwise.
+        most = min(ORDER_MODEL_BYTES, rnd.layout.chunk_bytes, ORDERED_BYTES // len(rnd.clients))
+        whole = not client.orders and rnd.layout.size <= most
+        client.ordered(now)
         first = min(rnd.layout.chunk_bytes, rnd.layout.size + HEADER_ROOM)
-        credit = self.updates.first_credit(part, first)
-        # Once: who is asked again may have it, and fetches it otherwise.
-        most = min(ORDER_MODEL_BYTES, rnd.layout.chunk_bytes, ORDERED_BYTES // len(rnd.parts))
-        whole = not part.ordered and rnd.layout.size <= most
-        part.ordered = True
-        return [Send(part.agent, rnd.order_for(part, credit, now), stored=whole)]
+        credit = self.updates.uploads.in_advance(client, first)
+        return Send(client.agent, rnd.order_for(client, credit, now), stored=whole)
 
     def drop(self, now: float) -> list[Effect]:
         """End a round that is not wanted any more, and forget the order that waits."""
-        rnd, self.waiting = self.round, None
-        if rnd is None or not rnd.is_live:
+        rnd, self.waiting = self.live, None
+        if rnd is None:
             return []
         self._counters["rounds_dropped"] += 1
         effects = self._close(rnd, now) if rnd.is_open else []
-        rnd.phase = Phase.OVER
-        return [*effects, self.updates.forget_round()]
+        return effects + self._over(rnd)
+
+    def _over(self, rnd: Round) -> list[Effect]:
+        rnd.phase, self.state.memory.open_round = Phase.OVER, 0
+        forget = self.updates.forget_round()
+        return [self.state.save(), Mark("edge.reported"), forget, Mark("edge.spool_cleared")]
 
     # ------------------------------------------------------------- from agents
 
@@ -174,47 +167,52 @@ class Rounds:
         rnd = self.updates.named(message.run, message.round, closed=True)
         if rnd is None:
             raise Ignored("out_of_round")
-        part = rnd.parts.get(event.sender)
-        if part is None or rnd.masking is None:
+        client = rnd.clients.get(event.sender)
+        if client is None or rnd.masking is None:
             raise Ignored("masking_unasked")
-        part.answered = True
-        return rnd.masking.receive(event.sender, message, now) + self._leave_out(rnd, now)
+        client.answered = True
+        effects = rnd.masking.receive(event.sender, message, now)
+        return effects + self._leave_out(rnd, rnd.masking, now)
 
-    def _leave_out(self, rnd: Round, now: float) -> list[Effect]:
+    def _leave_out(self, rnd: Round, masking: Masking, now: float) -> list[Effect]:
         """Wait no more for agents that are not in the masks."""
-        masking, effects = rnd.masking, list[Effect]()
-        for part in masking.left_out() if masking is not None else ():
-            assert masking is not None
-            why = masking.why_out(part.agent)
-            self._counters[NOT_IN_COHORT] += 1
-            effects += self.updates.without(rnd, part, OutcomeStatus.MISSED, why, now)
-            effects.append(Send(part.agent, RoundClosed(run=rnd.run, round=rnd.number)))
+        effects: list[Effect] = []
+        for agent, client in rnd.clients.items():
+            if client.stage is Stage.WORKING and masking.is_out(agent):
+                why = masking.why_out(agent)
+                self._counters[NOT_IN_COHORT] += 1
+                effects += self.updates.without(client, OutcomeStatus.MISSED, why, now)
+                effects.append(Send(agent, RoundClosed(run=rnd.run, round=rnd.number)))
         return effects
 
     def hello(self, agent: str, now: float) -> list[Effect]:
         """Go on with an agent that came, or came back."""
-        rnd, part = self.updates.part(agent) or (None, None)
-        if rnd is None or part is None:
+        client = self.updates.client(agent)
+        if client is None:
             return []
-        part.come_back()
-        if part.stage is Stage.WORKING:
-            return self._order(rnd, part, now)
+        client.come_back()
+        if client.stage is Stage.WORKING:
+            return [self._order(client, now)]
+        if client.stage is not Stage.SENDING:
+            return []
         # Its credit may have been lost with the connection.
-        return self.updates.renew(part, now) if part.stage is Stage.SENDING else []
+        self.updates.uploads.take_back(client)
+        return self.updates.uploads.grant(client, now)
 
     def wanted(self, agent: str, digest: str) -> Layout | None:
         """Return how a model is cut that an agent is to train from; None for no such model."""
-        rnd, part = self.updates.part(agent) or (None, None)
-        if rnd is None or part is None:
+        client = self.updates.client(agent)
+        if client is None:
             return None
-        late = part.late if part.late is not None and part.late.base == digest else None
-        if digest != rnd.base and late is None:
+        rnd, kept = client.round, client.kept
+        if kept is not None and kept.base == digest:
+            client.answered = True
+            return kept.layout
+        if digest != rnd.base:
             return None
-        part.answered = True
-        if late is not None:
-            return late.layout
-        if part.offer is None:
-            rnd.own_work(part)
+        client.answered = True
+        if client.offer is None:
+            rnd.own_work(client)
         return rnd.layout
 
     # --------------------------------------------------------- results of jobs
@@ -240,57 +238,50 @@ class Rounds:
             )
         return self._report(rnd, failed, now, first=done.first)
 
-    def model_lost(self, lost: ModelLost, now: float) -> list[Effect]:
-        """Fail the round; the coordinator offers its model when it sees that we have none."""
-        memory = self.state.memory
-        if memory.model == lost.base:
-            memory.model, memory.model_bytes = "", 0
-            self._counters["model_lost"] += 1
-        rnd = self.updates.named(lost.run, lost.round, closed=True)
-        if rnd is None:
-            return [Warn("", f"the edge lost its model and fetches it again: {lost.detail}")]
+    def model_lost(self, digest: str, detail: str, now: float) -> list[Effect]:
+        """Fail the round of a model; the coordinator offers it when it sees that we have none."""
+        rnd = self.live
+        if rnd is None or rnd.base != digest:
+            return [Warn("", f"the edge lost its model and fetches it again: {detail}")]
         self.fail("the edge's model is lost")
-        said = Warn("", f"round {lost.round} failed: {rnd.void}: {lost.detail}")
+        said = Warn("", f"round {rnd.number} failed: {rnd.void}: {detail}")
         return [said, *(self._report(rnd, rnd.void, now) if rnd.phase is Phase.COMMITTING else ())]
 
     def fail(self, reason: str) -> None:
         """Give the round up; it is closed when all that is complete is checked."""
-        if self.round is not None and self.round.is_live:
-            self.round.void = self.round.void or reason
+        if self.live is not None:
+            self.live.void = self.live.void or reason
 
     # -------------------------------------------------------------- the close
 
     def look(self, now: float) -> list[Effect]:
         """Close the round if it is over; go on with it once its sum is without masks."""
-        rnd, effects = self.round, list[Effect]()
+        rnd, effects = self.live, list[Effect]()
         if rnd is None:
             return []
+        masking = rnd.masking
         if rnd.is_open and rnd.is_over(now):
-            failed, masking = rnd.failed, rnd.masking
+            failed = rnd.failed
             if not failed and masking is None:
                 rnd.settle()
             effects = self._close(rnd, now)
             if failed:
                 return effects + self._report(rnd, failed, now)
             if masking is None:
-                rnd.phase = Phase.COMMITTING
                 return [*effects, rnd.commit()]
             rnd.phase = Phase.UNMASKING
-            effects += masking.close(now, rnd.began_at + rnd.rule.give_up_s)
-        if rnd.phase is not Phase.UNMASKING or rnd.masking is None:
+            used = frozenset(client.agent for client in rnd.placed)
+            effects += masking.close(used, now, rnd.began_at + rnd.rule.give_up_s)
+        if rnd.phase is not Phase.UNMASKING or masking is None:
             return effects
-        if rnd.hopeless:
-            effects += self._name_liars(rnd, rnd.masking)
-            return effects + self._report(rnd, rnd.hopeless, now)
-        if rnd.masking.seeds is not None:
-            rnd.phase = Phase.COMMITTING
-            effects += [*self._name_liars(rnd, rnd.masking), rnd.commit()]
+        if rnd.hopeless or masking.seeds is not None:
+            effects += self._name_liars(rnd, masking)
+            effects += self._report(rnd, rnd.hopeless, now) if rnd.hopeless else [rnd.commit()]
         return effects
 
     def _close(self, rnd: Round, now: float) -> list[Effect]:
         """End all that is under way, and note how each agent ended."""
-        rnd.closed_s = rnd.after(now)
-        rnd.outcomes = tuple(rnd.outcome(part, now) for part in rnd.parts.values())
+        rnd.close(now)
         self._exchange.stop(rnd.base)
         return self.updates.close(rnd)
 
@@ -311,18 +302,15 @@ class Rounds:
 
     def _report(self, rnd: Round, failed: str, now: float, *, first: bytes = b"") -> list[Effect]:
         """Store and send the report; with `failed` there is no new model, and nothing is used."""
-        rnd.phase = Phase.OVER
         memory = self.state.memory
-        report = rnd.report(failed, now)
-        with_chunk = rnd.order.want_model and len(report.outcomes) <= OUTCOMES_WITH_CHUNK
         report = replace(
-            report,
+            rnd.report(failed, now),
             model=memory.model,
             size=memory.model_bytes,
             chunk_bytes=self.state.config.chunk_bytes,
-            first=first if with_chunk and not failed else b"",
         )
-        send = self._upstream.report(report, now)
+        with_chunk = rnd.order.want_model and len(report.outcomes) <= OUTCOMES_WITH_CHUNK
+        send = self._upstream.report(report, now, first if with_chunk and not failed else b"")
         event: dict[str, object] = {
             "run": rnd.run,
             "round": rnd.number,
@@ -333,43 +321,35 @@ class Rounds:
             "seconds": round(rnd.after(now), 4),
             "close_s": round(report.timing_ms["aggregate"] / 1e3, 4),
         }
-        return [
-            self.state.save(),
-            Mark("edge.reported"),
-            self.updates.forget_round(),
-            Mark("edge.spool_cleared"),
-            send,
-            Emit("round_closed", event),
-        ]
+        return [*self._over(rnd), send, Emit("round_closed", event)]
 
     # ------------------------------------------------------------------- time
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due, and close the round if it is over."""
-        rnd, effects = self.round, list[Effect]()
-        if rnd is None or not rnd.is_live:
+        rnd, effects = self.live, list[Effect]()
+        if rnd is None:
             return []
         if rnd.masking is not None:
-            effects = rnd.masking.tick(now) + self._leave_out(rnd, now)
+            effects += rnd.masking.tick(now) + self._leave_out(rnd, rnd.masking, now)
         if rnd.is_open:
-            effects += self.updates.tick(now)
-            for part in rnd.unanswered:
-                if now >= part.order_again_at:
+            effects += self.updates.uploads.tick(now)
+            for client in rnd.unanswered:
+                if now >= client.order_again_at:
                     self._counters["order_again"] += 1
-                    part.order_wait_s *= 2
-                    effects += self._order(rnd, part, now)
+                    effects.append(self._order(client, now))
         return effects + self.look(now)
 
     def next_due(self, now: float) -> float:
         """Return when `tick` is wanted."""
-        rnd, dues = self.round, [float("inf")]
-        if rnd is None or not rnd.is_live:
+        rnd, dues = self.live, [float("inf")]
+        if rnd is None:
             return float("inf")
         if rnd.masking is not None:
             dues.append(rnd.masking.next_due())
         if rnd.is_open:
-            dues += [rnd.next_due(now), self.updates.next_due()]
-            dues += [part.order_again_at for part in rnd.unanswered]
+            dues += [rnd.next_due(now), self.updates.uploads.next_due()]
+            dues += [client.order_again_at for client in rnd.unanswered]
         return min(dues)
 
 

@@ -69,18 +69,21 @@ class AgentSession:
     present: bool = True
     away: bool = False
     """It did not answer when its connection had broken: it is chosen for nothing new."""
-    refused: str = ""  # why its hello was not taken, if it was not
-    prepares: bool = False  # it reports again when it hears of another task
-    greeted: bool = False  # it has said hello: the next report counts whatever its number
+    cloned: bool = False
     crl_at: float = -math.inf  # when it was sent the list of the revoked
     asked_at: float = -math.inf  # when it was asked whether it is here
 
     @property
     def reason(self) -> str:
         """Why it does not take part, in words; empty if it does."""
-        if self.refused or self.context is None or self.context.available:
-            return self.refused
+        if self.context is None or self.context.available:
+            return CLONED if self.cloned else ""
         return safe_text(self.context.reason) or "the device is not ready to train"
+
+    @property
+    def asked(self) -> bool:
+        """Whether it was asked if it is here, and has not been heard since."""
+        return self.present and not self.away and self.heard_at < self.asked_at
 
     def is_fresh(self, now: float) -> bool:
         """Whether its context counts in a round that opens now."""
@@ -104,7 +107,6 @@ class AgentSessions:
     _index: dict[str, int] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
     """Of whom the coordinator has not the newest note."""
-    _asked: dict[str, float] = field(default_factory=dict)
     _flaps: dict[str, deque[float]] = field(default_factory=dict)
 
     def hear(self, agent: str, now: float) -> tuple[AgentSession | None, bool]:
@@ -122,7 +124,6 @@ class AgentSessions:
         if joined or session.away:
             self._changed[agent] = None
         session.away = False
-        self._asked.pop(agent, None)
         return session, joined
 
     def session(self, agent: str) -> AgentSession:
@@ -138,18 +139,15 @@ class AgentSessions:
         gone = {one.agent for one in self._by_id.values() if not one.present}
         for agent in gone - self._changed.keys():
             del self._by_id[agent]
-            self._asked.pop(agent, None)
 
-    def greet(self, agent: str, hello: Hello, refused: str) -> bool:
+    def greet(self, agent: str, hello: Hello) -> bool:
         """Keep what a hello holds of the device; True if that is new."""
         session = self._by_id[agent]
-        session.prepares, session.greeted = hello.prepares, True
-        name = session.about.name if refused else hello.name
         software, address = (safe_text(one, limit=64) for one in (hello.software, hello.address))
-        about = DeviceNote(agent=agent, name=name, software=software, address=address)
-        if (about, refused) == (session.about, session.refused):
+        about = DeviceNote(agent=agent, name=hello.name, software=software, address=address)
+        if about == session.about:
             return False
-        session.about, session.refused = about, refused
+        session.about = about
         self._changed[agent] = None
         return True
 
@@ -166,7 +164,7 @@ class AgentSessions:
         del self._flaps[agent]
         self.left_out.add(agent)
         if session := self._by_id.get(agent):
-            session.refused, session.context, session.present = CLONED, None, False
+            session.cloned, session.context, session.present = True, None, False
             self._changed[agent] = None
         return True
 
@@ -192,20 +190,16 @@ class AgentSessions:
         return tuple(notes)
 
     def context(self, session: AgentSession, report: ContextReport, now: float) -> None:
-        """Keep the newest report."""
-        held = session.context
-        if held is not None and not session.greeted and report.seq < held.seq:
-            return
+        """Keep the newest report: they come in order."""
         before = _gist(session.reason)
-        session.context, session.context_at, session.greeted = report, now, False
+        session.context, session.context_at = report, now
         if _gist(session.reason) != before:
             self._changed[session.agent] = None
 
     def forget_contexts(self) -> None:
-        """Wait for new reports of agents that prepare for another task first."""
+        """Wait for new reports: agents prepare for another task first."""
         for session in self._by_id.values():
-            if session.prepares:
-                session.context = None
+            session.context = None
 
     def leave(self, agent: str) -> bool:
         """Note that an agent said goodbye; False if it was not here."""
@@ -214,32 +208,31 @@ class AgentSessions:
             return False
         session.present, session.context, session.away = False, None, False
         self._changed[agent] = None
-        self._asked.pop(agent, None)
         return True
 
     def doubt(self, agent: str, now: float) -> bool:
         """Return whether an agent whose connection broke is to be asked if it is here, once."""
         session = self._by_id.get(agent)
-        if session is None or not session.present or session.away or agent in self._asked:
+        if session is None or not session.present or session.away:
             return False
         if now < session.asked_at + ASK_AGAIN_S:
             return False
-        self._asked[agent] = session.asked_at = now
+        session.asked_at = now
         return True
 
     def unanswered(self, now: float) -> list[str]:
         """Return the agents that were asked and are away from now on."""
-        lost = [agent for agent, asked_at in self._asked.items() if now >= asked_at + ANSWER_S]
-        for agent in lost:
-            del self._asked[agent]
-            self._by_id[agent].away = True
-            self._changed[agent] = None
-        return lost
+        lost = [one for one in self._by_id.values() if one.asked and now >= one.asked_at + ANSWER_S]
+        for session in lost:
+            session.away = True
+            self._changed[session.agent] = None
+        return [session.agent for session in lost]
 
     @property
     def next_answer(self) -> float:
         """When `unanswered` has something to say, if nobody answers."""
-        return next(iter(self._asked.values()), math.inf) + ANSWER_S
+        asked = (one.asked_at for one in self._by_id.values() if one.asked)
+        return min(asked, default=math.inf) + ANSWER_S
 
     def lose_silent(self, now: float) -> list[str]:
         """Return the agents that have become silent for too long."""

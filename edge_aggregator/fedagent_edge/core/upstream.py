@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fedagent_node.effects import Effect, Emit, OtherVersion, Send, Warn
+from fedagent_node.effects import Effect, Emit, OtherVersion, Received, Send, Warn
 from fedagent_protocol.messages import (
     CoordinatorBeacon,
     EdgeStatus,
@@ -63,8 +63,9 @@ class Upstream:
         self._refused.add(other.sender)
         return [Warn("", f"coordinator {other.sender} {mismatch(other.version, 'edge')}")]
 
-    def beacon(self, coordinator: str, beacon: CoordinatorBeacon, now: float) -> list[Effect]:
+    def beacon(self, event: Received, beacon: CoordinatorBeacon, now: float) -> list[Effect]:
         """Greet a coordinator that is not served yet, unless another one is."""
+        coordinator = event.sender
         if beacon.coordinator != coordinator:
             raise Ignored("beacon_not_usable")
         self._refuse_another(coordinator, now)
@@ -98,12 +99,12 @@ class Upstream:
 
     # ------------------------------------------------------------- what goes up
 
-    def report(self, report: RoundReport, now: float) -> Send:
-        """Send a report, until its receipt comes."""
+    def report(self, report: RoundReport, now: float, first: bytes = b"") -> Send:
+        """Send a report, until its receipt comes; once with the first chunk of its model."""
         # It may be repeated by another process than made it, or when the list is another.
         report = replace(report, epoch=self.state.sessions.epoch)
         self.state.memory.report, self._report_at = report, now + REPORT_AGAIN_S
-        return Send(COORDINATOR, report)
+        return Send(COORDINATOR, replace(report, first=first))
 
     def report_again(self, now: float) -> list[Effect]:
         """Send what was not receipted, if anything."""

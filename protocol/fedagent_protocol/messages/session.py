@@ -72,16 +72,11 @@ class RevocationsNeed(Message, frozen=True, kw_only=True, tag="revocations-need"
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """Open a session, also after every reconnect; `name` and own `address` are for people.
+    """Open a session, also after every reconnect; `name` and own `address` are for people."""
 
-    One that `prepares` is not available while it opens a task that the edge has named.
-    """
-
-    agent: Id
     software: Text = ""
     name: Name = ""
     address: Short = ""
-    prepares: bool = False
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
