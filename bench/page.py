@@ -28,6 +28,7 @@ import psutil
 from playwright.sync_api import Page, sync_playwright
 
 from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.core.effects import HeldOutEvaluated
 from fedagent_coordinator.picture.status_files import (
     DEVICES_FILE,
     Device,
@@ -110,7 +111,7 @@ class Field:
         paid = set(clients[self.rng.random(ORDERED) < 0.9].tolist())
         self.store.settle(self.run, small_result(plan, paid))
         done = time.time()
-        self.store.save_metrics(self.run, self.round, "0" * 64, {"accuracy": 0.5})
+        self.store.save_metrics(self.run, HeldOutEvaluated(self.round, "0" * 64, {"accuracy": 0.5}))
         return done
 
 

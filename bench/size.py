@@ -23,6 +23,7 @@ from .rows import ROOT, Row, Rows
 
 PRODUCT = ("protocol", "agent", "edge_aggregator", "coordinator", "deploy")
 SIDE_BY_SIDE = 16
+TICKS = {"tick", "next_due", "due"}
 SILENT = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -117,6 +118,7 @@ def modules() -> dict[str, tuple[Path, str]]:
 def structure() -> dict[str, object]:
     """Return crowded folders, imports inside functions, and circles."""
     inner = 0
+    kinds: Counter[str] = Counter()
     graph: Graph = {}
     known = modules()
     for name, (file, package) in known.items():
@@ -130,6 +132,13 @@ def structure() -> dict[str, object]:
                 for inside in ast.walk(node)
             }
         )
+        for node in ast.walk(tree):
+            name_of = getattr(node, "name", "") or ""
+            kinds["errors"] += isinstance(node, ast.ClassDef) and name_of.endswith("Error")
+            kinds["ticks"] += isinstance(node, ast.FunctionDef) and name_of.lstrip("_") in TICKS
+            if isinstance(node, ast.Constant) and isinstance(node.value, bytes):
+                # What is signed in bytes of its own begins so.
+                kinds["statements"] += node.value.startswith(b"fedagent/")
         # A package's own file stands above its modules: naming it imports nothing of theirs.
         graph[name] = {
             one for one, _ in imports(tree, package) if one in known and not name.startswith(one)
@@ -139,6 +148,9 @@ def structure() -> dict[str, object]:
         "crowded_folders": {name: n for name, n in crowd.most_common() if n > SIDE_BY_SIDE},
         "imports_in_functions": inner,
         "circles": circles(graph),
+        "error_classes": kinds["errors"],
+        "tick_functions": kinds["ticks"],
+        "own_statements": kinds["statements"],
     }
 
 

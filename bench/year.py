@@ -19,6 +19,7 @@ from fedagent_coordinator.books.archive import ARCHIVE
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.schema import DATABASE
 from fedagent_coordinator.books.store import SNAPSHOT_EVERY, Store
+from fedagent_coordinator.core.effects import HeldOutEvaluated
 from fedagent_coordinator.run_store import CLOSE_ROUNDS
 from fedagent_node.data_dir import hold_data_dir, load_or_create
 from tests.fakes.rounds import random_view
@@ -47,7 +48,7 @@ def _measured(rounds: int, folder: Path) -> Row:
     if not (folder / DATABASE).exists():
         began = time.perf_counter()
         with Store(folder, identity=identity) as store:
-            store._db.connection.execute("PRAGMA synchronous = OFF")  # noqa: SLF001 - a year is written in hours
+            store.connection.execute("PRAGMA synchronous = OFF")
             run = begun(store, total_micro=None, clients=DEVICES, edges=EDGES).run_id
             pauses = _write(store, run, rounds)
         row |= {"build_s": _since(began), "closing_s": round(float(np.median(pauses or 0)), 3)}
@@ -95,7 +96,9 @@ def _write(store: Store, run: str, rounds: int) -> list[float]:
         store.reserve(run, structs.replace(plan, round=number, view=view), policy="random")
         store.settle(run, structs.replace(result, round=number, feedback=feedback))
         store.save_model(run, number, f"{number:064d}", 40_000)
-        store.save_metrics(run, number, f"{number:064d}", {"accuracy": 0.5, "loss": 1.0})
+        store.save_metrics(
+            run, HeldOutEvaluated(number, f"{number:064d}", {"accuracy": 0.5, "loss": 1.0})
+        )
         if number % SNAPSHOT_EVERY == 0:
             store.snapshot(run, number, {"n": np.zeros(DEVICES)})
             began, few = time.perf_counter(), CLOSE_ROUNDS

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedagent_coordinator.books.ledger import GENESIS, head_bytes
+from fedagent_coordinator.books.ledger import GENESIS
 from fedagent_coordinator.books.mark import MARK, HighWaterMark, MarkFile, read_mark
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.schema import DATABASE
@@ -34,8 +34,9 @@ from fedagent_node.data_dir import (
 )
 from fedagent_node.site import FOLDER
 from fedagent_node.site.credentials import CA_FILE
+from fedagent_protocol.signed import ledger_head
 
-from .errors import BackupError, HistoryLostError, StoreDamagedError
+from .errors import HistoryLostError, RefusedError, StoreDamagedError
 
 ABOUT = "backup.json"
 STARTS_SKIPPED = 1000
@@ -65,13 +66,13 @@ def back_up(folder: Path, target: Path) -> Backup:
     """Copy a data directory, whether its coordinator runs or not, into one that is empty or new.
 
     Raises:
-        BackupError: The target has files, or there is nothing to copy.
+        RefusedError: The target has files, or there is nothing to copy.
         OSError, sqlite3.Error: A disk failed.
     """
     if target.exists() and any(target.iterdir()):
-        raise BackupError(str(target), "is not empty", "name another folder")
+        raise RefusedError(f"{target} is not empty", "name another folder")
     if not (folder / DATABASE).exists():
-        raise BackupError(str(folder), "has no coordinator.db", "name a coordinator's --data-dir")
+        raise RefusedError(f"{folder} has no coordinator.db", "name a coordinator's --data-dir")
     part = target.with_name(f"{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(mode=0o700, parents=True)
@@ -94,7 +95,7 @@ def restore(backup: Path, folder: Path, *, accept_lost_history: bool = False) ->
     the next try begins with the same former directory.
 
     Raises:
-        BackupError: It is not a backup, or older than what is there and nobody accepts that.
+        RefusedError: It is not a backup, or older than what is there and nobody accepts that.
         DataDirBusyError: A coordinator works on the directory.
         HistoryLostError: The ledger of the copy is not whole.
     """
@@ -103,9 +104,8 @@ def restore(backup: Path, folder: Path, *, accept_lost_history: bool = False) ->
     with nullcontext() if former is None else hold_data_dir(former):
         seq, lost = (0, "") if former is None else _lost(former, about)
         if lost and not accept_lost_history:
-            raise BackupError(
-                str(backup),
-                f"is older than {former}: {lost}",
+            raise RefusedError(
+                f"{backup} is older than {former}: {lost}",
                 "restore a newer one, or accept the loss with --accept-lost-history",
             )
         if former not in {None, folder}:
@@ -153,13 +153,12 @@ def refuse_half_restored(folder: Path) -> None:
     """Make no new data directory where `restore` has not put one in place yet.
 
     Raises:
-        BackupError: It was cut short; its former data is elsewhere.
+        RefusedError: It was cut short; its former data is elsewhere.
     """
     former = former_data(folder)
     if former not in {None, folder}:
-        raise BackupError(
-            str(folder),
-            f"was being restored when that was cut short; its former data is in {former}",
+        raise RefusedError(
+            f"{folder} was being restored when that was cut short; its former data is in {former}",
             f"run `fedagent restore` again, or put the former data back: mv {former} {folder}",
         )
 
@@ -168,8 +167,8 @@ def _read_backup(backup: Path) -> Backup:
     try:
         about = msgspec.json.decode((backup / ABOUT).read_bytes(), type=Backup)
     except (OSError, msgspec.MsgspecError) as error:
-        raise BackupError(
-            str(backup), "is not a backup", "name what `fedagent backup` wrote"
+        raise RefusedError(
+            f"{backup} is not a backup", "name what `fedagent backup` wrote"
         ) from error
     with open_reader(backup) as reader:
         report = reader.ledger.verify()
@@ -236,7 +235,7 @@ def _copy_ledger(folder: Path, part: Path) -> HighWaterMark:
     with closing(sqlite3.connect(part / DATABASE)) as sql:
         query = "SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1"
         seq, hash_ = sql.execute(query).fetchone() or (0, GENESIS)
-    signature = load_or_create(folder).sign(head_bytes(seq, hash_)) if seq else b""
+    signature = load_or_create(folder).sign(ledger_head(seq, hash_)) if seq else b""
     mark = HighWaterMark(seq=seq, hash=hash_.hex(), signature=signature)
     MarkFile(part / MARK, mark).close()
     return mark

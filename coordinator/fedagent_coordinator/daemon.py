@@ -26,7 +26,7 @@ from .backup import refuse_half_restored
 from .config import CoordinatorConfig
 from .core.effects import Start
 from .core.readiness import DECLINED, STATISTICS
-from .run_store import open_coordinator
+from .run_store import RunStore
 from .runs import RunFinishedError, read_recipe
 from .web.server import PageServer, forget_place, start_page
 
@@ -88,10 +88,9 @@ class Daemon:
         identity = shell.identify()
         me = identity.id
         try:
-            engine, self._store = open_coordinator(
+            self._store = RunStore(
                 config,
                 self._recipe,
-                coordinator=me,
                 boot=boot_id(),
                 checkpoint=checkpoint,
                 clock=time.monotonic,
@@ -104,6 +103,7 @@ class Daemon:
                 Emit("finished", {"run": finished.run_id, "rounds_done": done, "reason": reason})
             )
             raise
+        engine = self._store.engine(me)
         shell.drive(engine, self._store, functools.partial(route, config.site, me), jobs=JOBS)
         if config.founds:
             site = open_site(shell.directory, config.site, days=config.certificate_days)
@@ -180,7 +180,6 @@ class Daemon:
         self._shell.receive(Start())
 
     async def _linger(self) -> None:
-        """Stop some time after the end of the run: until then edges are told of it."""
         await self._over.wait()
         await asyncio.sleep(self._config.linger_s)
         self._shell.stop.set()

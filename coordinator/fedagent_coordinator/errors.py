@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Collection
 
+from fedagent_node.errors import LinkError
 from fedagent_protocol.errors import FedagentError
 
 
@@ -14,32 +15,23 @@ class CoordinatorError(FedagentError):
     """Base of every error of this package."""
 
 
-class ExportError(CoordinatorError):
-    """Raised when a model cannot be written as an ONNX file."""
-
-    template = "a {kind} model {reason}"
-
-    kind: str
-    reason: str
-    hint: str
-
-
-class RefusedOptionError(CoordinatorError):
-    """Raised when an option of the start does not fit the run, or names no model for it."""
-
-    template = "{option}: {problem}"
-
-    option: str
-    problem: str
-    hint: str
-
-
-class EnrolmentError(CoordinatorError):
-    """Raised when a device cannot be invited, accepted or revoked."""
+class RefusedError(CoordinatorError):
+    """Raised when what a person asks for cannot be done so; nothing was changed."""
 
     template = "{problem}"
 
     problem: str
+    hint: str
+
+
+class ListenError(LinkError):
+    """Raised when a service of the coordinator cannot listen where it should."""
+
+    template = "no {what} at {place}: {reason}"
+
+    what: str
+    place: str
+    reason: str
     hint: str
 
 
@@ -148,16 +140,6 @@ class HistoryLostError(StoreError):
 
     path: str
     problem: str
-
-
-class BackupError(StoreError):
-    """Raised when a copy of a data directory cannot be made, or be laid down."""
-
-    template = "{path} {problem}"
-
-    path: str
-    problem: str
-    hint: str
 
 
 class RunConflictError(StoreError):

@@ -18,7 +18,7 @@ from fedagent_task.recipe.shapes import POOL
 from fedagent_task.recipe.spec import DataSpec, ModelSpec
 from fedagent_task.scoring.graph import WEIGHT
 
-from .errors import ExportError
+from .errors import RefusedError
 
 OPSET = 17
 _IR = 8
@@ -69,7 +69,6 @@ def with_weights(
 
 
 def _link(nodes: "MutableSequence[onnx.NodeProto]", link: str) -> None:
-    """Make probabilities of the last node's output."""
     if not link:
         return
     for node in nodes:
@@ -98,7 +97,8 @@ def _file(
     build = _KINDS.get(spec.kind)
     if build is None:
         known = ", ".join(_KINDS)
-        raise ExportError(spec.kind, "has no ONNX form", f"ONNX knows {known}; take safetensors")
+        problem = f"a {spec.kind} model has no ONNX form"
+        raise RefusedError(problem, f"ONNX knows {known}; take safetensors")
     build(draft, spec)
     x = helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["n", spec.features])
     output = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["n", None])

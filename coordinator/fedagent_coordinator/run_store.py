@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -58,7 +59,6 @@ from .core import effects as fx
 from .core.engine import Engine
 from .core.outcomes import SILENT
 from .core.settings import Progress, Settings, milliseconds
-from .global_model import HeldOutSet, held_out
 from .merged_models import merge_files
 from .run_settings import (
     aggregation_of,
@@ -67,7 +67,7 @@ from .run_settings import (
     opinion_mode,
     robust_of,
 )
-from .runs import OpenedRun, lost_model, open_run
+from .runs import HeldOutSet, OpenedRun, held_out, lost_model, open_run
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +84,8 @@ END_FIELDS = (
     *("updates_used", "reason", "conclusion", "ledger_balanced"),
 )
 """What the event of the end has of the result."""
+MEASURED_S = 1.0
+"""How long what was measured of a model waits for the next round to be written with."""
 SMALL_BYTES = 1 << 20
 """Below this a job takes less time than handing it to a thread and back."""
 
@@ -100,6 +102,11 @@ class RunStore:
         clock_ms: Wall clock for people.
         task: What a model of kind graph begins from.
         identity: Signs the ledger; None where nobody is to be convinced (virtual time).
+
+    Raises:
+        CoordinatorError: Policy, placement, recipe, store or run do not allow a start.
+        DatasetError: The held-out set cannot be read.
+        RunFinishedError: The run of this recipe has ended.
     """
 
     def __init__(
@@ -110,7 +117,7 @@ class RunStore:
         boot: str,
         checkpoint: Checkpoint,
         clock: Callable[[], float],
-        clock_ms: Callable[[], int],
+        clock_ms: Callable[[], int] = wall_clock_ms,
         task: TaskFile | None = None,
         identity: Identity | None = None,
     ) -> None:
@@ -122,6 +129,8 @@ class RunStore:
         self._config, self._folder = config, Path(config.data_dir)
         self._checkpoint, self._clock, self._clock_ms = checkpoint, clock, clock_ms
         self._collected, self._proofs = 0, identity is not None
+        self._measured: list[fx.HeldOutEvaluated] = []
+        self._measured_at = 0.0
         self.database = Store(
             self._folder,
             accept_lost_history=config.accept_lost_history,
@@ -132,10 +141,11 @@ class RunStore:
         try:
             self.blobs = BlobStore(self._folder / "models")
             self.run = self._open_run(config, recipe)
-            self._unsaved = self.database.restore(self.run.run_id, self.learning)
+            self._unsaved = self.database.read.restore(self.run.run_id, self.learning)
             self._manifest = model_manifest(self.run.recipe)
             self._devices = DeviceBook(self._folder, self.run.run_id)
             self._status = RunStatus(run=self.run.run_id, boot=boot)
+            self._performs = self._handlers()
         except BaseException:
             self.database.close()
             raise
@@ -145,10 +155,8 @@ class RunStore:
             self.database,
             self.blobs,
             recipe,
-            new_run=config.new_run,
+            config,
             opinions=self.opinions,
-            more_rounds=config.more_rounds,
-            init=config.init,
             task=self._task,
         )
         if self._task is not None and self._task.onnx:
@@ -159,8 +167,49 @@ class RunStore:
             self.held_out = held_out(run.recipe, self._task)
         return run
 
-    def settings(self, coordinator: str) -> Settings:
-        """Return the run as the engine of this coordinator needs it."""
+    def engine(self, coordinator: str) -> Engine:
+        """Return the engine of the run, which knows what it had learnt.
+
+        Raises:
+            CoordinatorError: The policy does not allow a start.
+        """
+        try:
+            return Engine(
+                settings=self._settings(coordinator),
+                progress=self._progress(),
+                learning=self.learning,
+                indices=self.database.indices(self.run.run_id),
+                in_books=self._was_settled,
+                witness=self.database.check_witness,
+                clock=self._clock,
+            )
+        except BaseException:
+            self.database.close()
+            raise
+
+    def _handlers(self) -> Mapping[type[Write], Callable[[Any], Input | None]]:
+        run_id, devices, write_part = self.run.run_id, self._devices, self.blobs.write_part
+        return {
+            Mark: lambda e: self._checkpoint(e.name),
+            WriteModel: lambda e: write_part(e.digest, e.offset, e.data),
+            fx.Reserve: self._reserve,
+            fx.Settle: self._settle,
+            fx.Learn: self._learn,
+            fx.CommitModel: self._commit_model,
+            fx.SaveMetrics: self._save_metrics,
+            fx.BookOpinions: self._book_evaluation,
+            fx.BookVolunteers: self._book_evaluation,
+            fx.Forget: lambda e: self.database.forget(run_id, e.round, e.edges),
+            fx.Standardize: self._standardize,
+            fx.End: self._end,
+            fx.ShowStatus: self._show,
+            fx.NoteDevices: self._note_devices,
+            fx.NoteWork: lambda e: devices.worked(e.edge, e.agents),
+            fx.KeepMembers: lambda e: devices.keep(e.ids, e.members, self._clock_ms()),
+            fx.LearnRevocations: lambda e: learn_list(self._folder, e.edge, e.crl),
+        }
+
+    def _settings(self, coordinator: str) -> Settings:
         config, recipe, limit_s = self._config, self.run.recipe, self.learning.control.load_limit_s
         body = task_bytes(recipe)
         return Settings(
@@ -183,22 +232,13 @@ class RunStore:
             site=config.site,
         )
 
-    def progress(self) -> Progress:
+    def _progress(self) -> Progress:
         """Return where the run stands; a former process of this boot may have begun a round."""
         found, ours = read_run_status(self._folder), (self._status.run, self._status.boot)
         same = found is not None and (found.run, found.boot) == ours
-        progress = replace(self.run.progress, open_at=found.next_at if found and same else 0.0)
-        since = progress.next_round - self.run.recipe.aggregation.late_rounds
-        paid = self.database.read.recent_work(self.run.run_id, since)
-        progress = replace(progress, paid_work=paid)
-        if self.run.recipe.privacy.wanted:
-            updates = self.database.read.paid_updates(self.run.run_id)
-            progress = replace(progress, updates=updates)
-        starts = self.database.read.client_starts(self.run.run_id)
-        return progress if starts is None else replace(progress, client_starts=starts)
+        return replace(self.run.progress, open_at=found.next_at if found and same else 0.0)
 
-    def was_settled(self, round_: int, edge: str) -> bool:
-        """Return whether the report of an edge counted."""
+    def _was_settled(self, round_: int, edge: str) -> bool:
         rows = self.database.read.edge_results(self.run.run_id, round_)
         return any(row.edge_id == edge and row.failed != SILENT for row in rows)
 
@@ -209,8 +249,16 @@ class RunStore:
 
     def flush(self) -> Iterable[Input]:
         """Write what waits for people."""
-        self._devices.write(self._clock())
+        now = self._clock()
+        self._devices.write(now)
+        if now >= self._measured_at + MEASURED_S:
+            self._save_measured()
         return ()
+
+    def _save_measured(self) -> None:
+        if self._measured:
+            self.database.save_metrics(self.run.run_id, *self._measured)
+            self._measured = []
 
     def others_are(self, others: tuple[str, ...]) -> None:
         """Keep for people which other coordinators are at this site."""
@@ -251,79 +299,64 @@ class RunStore:
         Raises:
             CoordinatorError: The policy or the database failed; the process must end.
         """
-        run_id, policy, began = self.run.run_id, self.run.recipe.policy.name, self._clock()
-        match effect:
-            case Mark():
-                self._checkpoint(effect.name)
-            case fx.Reserve():
-                self._checkpoint("decided")
-                self.database.reserve(run_id, effect, policy=policy)
-                effect.timing_ms["reserve"] = milliseconds(self._clock() - began)
-                self._checkpoint("reserved")
-            case fx.Settle():
-                self._checkpoint("settling")
-                self.database.settle(run_id, effect)
-                effect.timing_ms["settle"] = milliseconds(self._clock() - began)
-                self._checkpoint("settled")
-            case fx.Learn():
-                self.learning.learn(effect.feedback, effect.controls)
-                self._checkpoint("learnt")
-                # Rounds are counted: their numbers may leave some out, also on the word of an edge.
-                self._unsaved += 1
-                if self._unsaved >= SNAPSHOT_EVERY:
-                    self.database.snapshot(run_id, effect.round, self.learning.state())
-                    self._unsaved = 0
-                    self._checkpoint("snapshot")
-                    if keep := self._config.keep_rounds:
-                        few = CLOSE_ROUNDS
-                        self.database.prune(run_id, keep_rounds=keep, least=few, most=few, by=ROLE)
-                        self._checkpoint("pruned")
-            case fx.CommitModel():
-                self._checkpoint("merged")
-                self.blobs.sync(*filter(None, (effect.digest, effect.state)))
-                size = self.blobs.size(effect.digest)
-                self.database.save_model(run_id, effect.round, effect.digest, size, effect.state)
-                self._checkpoint("committed")
-                # By the round's number: a process that is killed again and again collects as well.
-                if (due := effect.round // COLLECT_EVERY) != self._collected:
-                    self._collected = due
-                    self.blobs.collect(self.database.read.models.to_keep())
-            case _:
-                return self._write_other(effect)
-        return None
+        return self._performs[type(effect)](effect)
 
-    def _write_other(self, effect: Write) -> Input | None:
-        """Perform what is no step of a round."""
-        match effect:
-            case WriteModel():
-                self.blobs.write_part(effect.digest, effect.offset, effect.data)
-            case fx.NoteDevices(edge=edge, status=None):
-                self._devices.lose(edge, self._clock_ms())
-            case fx.NoteDevices(edge=edge, status=status) if status is not None:
-                self._devices.note(edge, status, self._clock_ms())
-            case fx.NoteWork(edge=edge, agents=agents):
-                self._devices.worked(edge, agents)
-            case fx.KeepMembers(ids=ids, members=members):
-                self._devices.keep(ids, members, self._clock_ms())
-            case fx.LearnRevocations(edge=edge, crl=crl):
-                learn_list(self._folder, edge, crl)
-            case fx.ShowStatus():
-                self._show(effect)
-            case fx.SaveMetrics(found=found):
-                self.database.save_metrics(
-                    self.run.run_id, found.round, found.digest, found.metrics
-                )
-            case fx.BookEvaluation():
-                self._checkpoint("evaluating")
-                self.database.save_evaluation(self.run.run_id, effect)
-                self._checkpoint("evaluated")
-            case fx.Forget():
-                self.database.forget(self.run.run_id, effect.round, effect.edges)
-            case fx.Standardize():
-                return self._standardize(effect)
-            case fx.End():
-                return self._end(effect.reason)
-        return None
+    def _reserve(self, effect: fx.Reserve) -> None:
+        began = self._clock()
+        self._checkpoint("decided")
+        self.database.reserve(self.run.run_id, effect, policy=self.run.recipe.policy.name)
+        effect.timing_ms["reserve"] = milliseconds(self._clock() - began)
+        self._checkpoint("reserved")
+
+    def _settle(self, effect: fx.Settle) -> None:
+        began = self._clock()
+        self._checkpoint("settling")
+        self.database.settle(self.run.run_id, effect, self._measured)
+        self._measured = []
+        effect.timing_ms["settle"] = milliseconds(self._clock() - began)
+        self._checkpoint("settled")
+
+    def _learn(self, effect: fx.Learn) -> None:
+        run_id = self.run.run_id
+        self.learning.learn(effect.feedback, effect.controls)
+        self._checkpoint("learnt")
+        # Rounds are counted: their numbers may leave some out, also on the word of an edge.
+        self._unsaved += 1
+        if self._unsaved < SNAPSHOT_EVERY:
+            return
+        self.database.snapshot(run_id, effect.round, self.learning.state())
+        self._unsaved = 0
+        self._checkpoint("snapshot")
+        if keep := self._config.keep_rounds:
+            few = CLOSE_ROUNDS
+            self.database.prune(run_id, keep_rounds=keep, least=few, most=few, by=ROLE)
+            self._checkpoint("pruned")
+
+    def _commit_model(self, effect: fx.CommitModel) -> None:
+        self._checkpoint("merged")
+        self.blobs.sync(*filter(None, (effect.digest, effect.state)))
+        size = self.blobs.size(effect.digest)
+        self.database.save_model(self.run.run_id, effect.round, effect.digest, size, effect.state)
+        self._checkpoint("committed")
+        # By the round's number: a process that is killed again and again collects as well.
+        if (due := effect.round // COLLECT_EVERY) != self._collected:
+            self._collected = due
+            self.blobs.collect(self.database.read.models.to_keep())
+
+    def _save_metrics(self, effect: fx.SaveMetrics) -> None:
+        self._measured_at = self._clock()
+        self._measured.append(effect.found)
+
+    def _book_evaluation(self, effect: fx.BookEvaluation) -> None:
+        self._checkpoint("evaluating")
+        self.database.save_evaluation(self.run.run_id, effect)
+        self._checkpoint("evaluated")
+
+    def _note_devices(self, effect: fx.NoteDevices) -> None:
+        if effect.status is None:
+            self._devices.lose(effect.edge, self._clock_ms())
+        else:
+            self._devices.note(effect.edge, effect.status, self._clock_ms())
 
     def _show(self, status: fx.ShowStatus) -> None:
         self._status = structs.replace(self._status, **structs.asdict(status))
@@ -344,9 +377,10 @@ class RunStore:
         fields = {"features": len(data.features), "agents": agents, "samples": samples}
         return fx.Standardized(task_digest(body), body, fields)
 
-    def _end(self, reason: str) -> fx.RunClosed:
+    def _end(self, effect: fx.End) -> fx.RunClosed:
         """Write the result, then end the run in the books: in this order a crash repeats it."""
-        read, run_id = self.database.read, self.run.run_id
+        read, run_id, reason = self.database.read, self.run.run_id, effect.reason
+        self._save_measured()
         summary = summarize(read, read.run(run_id), reason=reason)
         result = {**summary.record(), "ledger_balanced": read.ledger.verify().balanced}
         self._checkpoint("ending")
@@ -394,48 +428,3 @@ class RunStore:
             with suppress(ProtocolError, BlobMissingError):
                 metrics = held_out_set.evaluate(self.blobs.get(effect.digest)).metrics()
         return fx.HeldOutEvaluated(effect.round, effect.digest, metrics)
-
-
-def open_coordinator(
-    config: CoordinatorConfig,
-    recipe: Recipe,
-    *,
-    coordinator: str,
-    boot: str,
-    checkpoint: Checkpoint,
-    clock: Callable[[], float],
-    clock_ms: Callable[[], int] = wall_clock_ms,
-    task: TaskFile | None = None,
-    identity: Identity | None = None,
-) -> tuple[Engine, RunStore]:
-    """Return the engine of a run, which knows what it had learnt, and its disk.
-
-    Raises:
-        CoordinatorError: Policy, placement, recipe, store or run do not allow a start.
-        DatasetError: The held-out set cannot be read.
-        RunFinishedError: The run of this recipe has ended.
-    """
-    store = RunStore(
-        config,
-        recipe,
-        boot=boot,
-        checkpoint=checkpoint,
-        clock=clock,
-        clock_ms=clock_ms,
-        task=task,
-        identity=identity,
-    )
-    try:
-        engine = Engine(
-            settings=store.settings(coordinator),
-            progress=store.progress(),
-            learning=store.learning,
-            indices=store.database.indices(store.run.run_id),
-            in_books=store.was_settled,
-            witness=store.database.check_witness,
-            clock=clock,
-        )
-    except BaseException:
-        store.database.close()
-        raise
-    return engine, store

@@ -1,4 +1,4 @@
-"""Which run a coordinator works on: a new one, an open one, or one that has ended."""
+"""Which run a coordinator works on, and what its models are scored by."""
 
 import logging
 import re
@@ -14,11 +14,17 @@ from fedagent_coordinator.books.store import Store
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import OpinionMode
-from fedagent_protocol.tensors import digest_of, encode_tensors
+from fedagent_protocol.tensors import Buffer, digest_of, encode_tensors
 from fedagent_task import models
+from fedagent_task.models.features import expect_fit, expect_width, scaled
+from fedagent_task.models.graph import Graph
+from fedagent_task.readers import Dataset, load
 from fedagent_task.recipe.files import RecipeFile, open_recipe
 from fedagent_task.recipe.spec import Recipe
 from fedagent_task.recipe.text import recipe_digest
+from fedagent_task.scoring.graph import ScoredGraph, scored
+from fedagent_task.scoring.measures import NO_DATASET
+from fedagent_task.scoring.metrics import Evaluation, evaluate
 from fedagent_task.task_file import TaskFile
 from fedagent_task.travelling import model_tensors, with_controls
 
@@ -36,9 +42,13 @@ from .core.settings import (
     merges,
     most_weight,
 )
-from .errors import CoordinatorError, RefusedOptionError, RunConflictError, StoreDamagedError
-from .global_model import held_out
-from .run_settings import aggregation_of, decision_policies, model_manifest, robust_of
+from .errors import CoordinatorError, RefusedError, RunConflictError, StoreDamagedError
+from .run_settings import (
+    aggregation_of,
+    decision_policies,
+    model_manifest,
+    robust_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +87,7 @@ def check_recipe(config: CoordinatorConfig) -> None:
         RecipeError, TaskFileError: It cannot be read, or a key is wrong.
         PolicyError: A name is unknown, or a parameter of the policy.
         DatasetError: The held-out set cannot be read.
-        RefusedOptionError: The model to begin from is none of this recipe.
+        RefusedError: The model to begin from is none of this recipe.
     """
     read = read_recipe(config)
     recipe = read.recipe
@@ -103,11 +113,9 @@ def open_run(
     store: Store,
     blobs: BlobStore,
     recipe: Recipe,
+    config: CoordinatorConfig,
     *,
-    new_run: bool,
     opinions: OpinionMode | None = None,
-    more_rounds: int = 0,
-    init: str = "",
     task: TaskFile | None = None,
 ) -> OpenedRun:
     """Resume the run of this recipe, or begin one.
@@ -116,53 +124,66 @@ def open_run(
 
     What was in flight is voided, once: its reservations go back to the budget. An evaluation
     that was in flight is booked before anything is learnt from the books; `opinions` is
-    what the run calls its clients for. `more_rounds` lets a run that has ended go on, and
-    `init` names the model that a new one begins from.
+    what the run calls its clients for.
 
     Raises:
-        RunConflictError: A run of another recipe is open and `new_run` is not set.
+        RunConflictError: A run of another recipe is open and nobody asked for a new one.
         RunFinishedError: The newest run of this recipe has ended, and gets no more rounds.
-        RefusedOptionError: There is no run to go on with, or no such model; or the run began
+        RefusedError: There is no run to go on with, or no such model; or the run began
             from another model.
         StoreDamagedError: The global model of the run is not on disk as it was written.
     """
-    digest = recipe_digest(recipe)
-    former = None if new_run else store.read.open_run()
-    if former is not None and former.recipe_digest != digest:
-        raise RunConflictError(former.run_id, former.recipe_digest)
-    if former is None and not new_run:
-        former = store.read.find_run(digest)
-    resumed = former is not None
+    former = _former(store, recipe_digest(recipe), config)
     if former is None:
-        if more_rounds:
-            hint = "leave it out, or give the recipe of the run to continue, with every --set"
-            problem = "this data directory has no run of this recipe"
-            raise RefusedOptionError("--more-rounds", problem, hint)
-        run = store.begin_run(
-            recipe_digest=digest,
-            recipe=msgspec.json.encode(recipe).decode(),
-            seed=recipe.seed,
-            total_micro=recipe.budget.total_micro,
-            origin=_origin(blobs, recipe, init),
-        )
+        run = _begun(store, blobs, recipe, config)
     else:
-        _check_origin(blobs, recipe, former, init)
-        run = _gone_on(store, former, more_rounds)
+        _check_origin(blobs, recipe, former, config.init)
+        run = _gone_on(store, former, config.more_rounds)
+    run_id = run.run_id
     wanted = store.read.rounds_of(run)
     # None is a recipe that this version cannot read; as 0 it would be a run without an end.
     count = recipe.rounds.count if wanted is None else wanted
     recipe = structs.replace(recipe, rounds=structs.replace(recipe.rounds, count=count))
-    voided = store.void_open_rounds(run.run_id, VOID_REASON) if resumed else ()
-    if voided:
+    if voided := store.void_open_rounds(run_id, VOID_REASON):
         _log.warning("voided the rounds that were in progress: %s", ", ".join(map(str, voided)))
     if task is not None and task.model.once:
         blobs.put(task.once_bytes)
-    progress = _with_model(store, blobs, recipe, run.run_id, task)
-    past = _with_past(store, recipe, run.run_id, progress, opinions)
-    if recipe.data.standardize and (kept := store.read.standardized(run.run_id)) is not None:
+    progress = _with_model(store, blobs, recipe, run_id, task)
+    progress = _with_past(store, recipe, run_id, progress, opinions)
+    if recipe.data.standardize and (kept := store.read.standardized(run_id)) is not None:
         data = msgspec.json.decode(kept, type=Recipe).data
         recipe = structs.replace(recipe, data=data)
-    return OpenedRun(run.run_id, resumed, past, recipe)
+    return OpenedRun(run_id, former is not None, progress, recipe)
+
+
+def _former(store: Store, digest: str, config: CoordinatorConfig) -> RunRow | None:
+    if config.new_run:
+        return None
+    former = store.read.open_run()
+    if former is not None and former.recipe_digest != digest:
+        raise RunConflictError(former.run_id, former.recipe_digest)
+    return former or store.read.find_run(digest)
+
+
+def _begun(store: Store, blobs: BlobStore, recipe: Recipe, config: CoordinatorConfig) -> RunRow:
+    if config.more_rounds:
+        hint = "leave it out, or give the recipe of the run to continue, with every --set"
+        raise RefusedError("--more-rounds: this data directory has no run of this recipe", hint)
+    origin = ""
+    if config.init:
+        if recipe.data.standardize:
+            _log.warning(
+                "--init: data.standardize computes new feature scales; the initial model was "
+                "trained with other ones"
+            )
+        origin = blobs.put(read_first_model(config.init, blobs.folder, recipe))
+    return store.begin_run(
+        recipe_digest=recipe_digest(recipe),
+        recipe=msgspec.json.encode(recipe).decode(),
+        seed=recipe.seed,
+        total_micro=recipe.budget.total_micro,
+        origin=origin,
+    )
 
 
 def _gone_on(store: Store, run: RunRow, more_rounds: int) -> RunRow:
@@ -184,17 +205,6 @@ def _gone_on(store: Store, run: RunRow, more_rounds: int) -> RunRow:
     return store.read.run(run.run_id)
 
 
-def _origin(blobs: BlobStore, recipe: Recipe, init: str) -> str:
-    if not init:
-        return ""
-    if recipe.data.standardize:
-        _log.warning(
-            "--init: data.standardize computes new feature scales; the initial model was "
-            "trained with other ones"
-        )
-    return blobs.put(read_first_model(init, blobs.folder, recipe))
-
-
 def _check_origin(blobs: BlobStore, recipe: Recipe, run: RunRow, init: str) -> None:
     """Refuse another model than the run began from; its file need not be there any more."""
     if not init:
@@ -202,16 +212,15 @@ def _check_origin(blobs: BlobStore, recipe: Recipe, run: RunRow, init: str) -> N
     began = run.origin
     try:
         data = read_first_model(init, blobs.folder, recipe)
-    except RefusedOptionError as error:
+    except RefusedError as error:
         if not began:
             raise
         _log.warning("%s; the run continues from what it has learnt without it", error.problem)
         return
     if digest_of(data) != began:
         named = f"model {began[:12]}" if began else "the seed's model"
-        raise RefusedOptionError(
-            f"--init {init}",
-            f"run {run.run_id[:8]} began from {named}",
+        raise RefusedError(
+            f"--init {init}: run {run.run_id[:8]} began from {named}",
             "leave it out to continue, or start another run with --new-run",
         )
     blobs.put(data)
@@ -223,7 +232,7 @@ def read_first_model(named: str, folder: Path, recipe: Recipe) -> bytes:
     It is named by its file, or by 8 hex digits at least of its digest in `folder`.
 
     Raises:
-        RefusedOptionError: There is none, or it is no model of this recipe.
+        RefusedError: There is none, or it is no model of this recipe.
     """
     option, manifest = f"--init {named}", models.create(recipe.model).manifest()
     whole = model_manifest(recipe)
@@ -233,18 +242,18 @@ def read_first_model(named: str, folder: Path, recipe: Recipe) -> bytes:
         if size > whole.max_file_bytes:
             most = whole.max_file_bytes
             problem = f"is {size} bytes, a model of this recipe at most {most}"
-            raise RefusedOptionError(option, problem, _EXPORT)
+            raise RefusedError(f"{option}: {problem}", _EXPORT)
         data = path.read_bytes()
     except OSError as error:
-        raise RefusedOptionError(option, f"cannot be read ({error.strerror})", _EXPORT) from error
+        raise RefusedError(f"{option}: cannot be read ({error.strerror})", _EXPORT) from error
     try:
         tensors = model_tensors(data, manifest)
     except ProtocolError as error:
-        raise RefusedOptionError(option, f"is no model of this recipe: {error}", _EXPORT) from error
+        raise RefusedError(f"{option}: is no model of this recipe: {error}", _EXPORT) from error
     for name, tensor in tensors.items():
         if not np.isfinite(tensor.astype(np.float64)).all():
             problem = f"tensor {name!r} has values that are not finite (nan, inf)"
-            raise RefusedOptionError(option, problem, "take another model")
+            raise RefusedError(f"{option}: {problem}", "take another model")
     return encode_tensors(with_controls(tensors, whole))
 
 
@@ -255,12 +264,12 @@ def _path(option: str, named: str, folder: Path) -> Path:
     kept = [file for file in folder.glob("*") if _DIGEST.fullmatch(file.name)]
     found = [file for file in kept if file.name.startswith(named)]
     if not _DIGEST.fullmatch(named) or not found:
-        raise RefusedOptionError(
-            option, "there is no such file, and no model with that digest here", _EXPORT
+        raise RefusedError(
+            f"{option}: there is no such file, and no model with that digest here", _EXPORT
         )
     if len(found) > 1:
         problem = f"{len(found)} models begin with these digits"
-        raise RefusedOptionError(option, problem, "give more digits of `fedagent models list`")
+        raise RefusedError(f"{option}: {problem}", "give more digits of `fedagent models list`")
     return found[0]
 
 
@@ -277,7 +286,16 @@ def _with_past(
     if windows and past.pending_round is not None:
         # Edges hold what they learnt, not the model to be evaluated; the next merge asks again.
         past = replace(past, pending_round=None, count=evaluation_period(recipe, mode) - 1)
-    return replace(progress, windows=windows, evaluations=past)
+    read, starts = store.read, store.read.client_starts(run_id)
+    since = progress.next_round - recipe.aggregation.late_rounds
+    return replace(
+        progress,
+        windows=windows,
+        evaluations=past,
+        paid_work=read.recent_work(run_id, since),
+        updates=read.paid_updates(run_id) if recipe.privacy.wanted else {},
+        client_starts=progress.client_starts if starts is None else starts,
+    )
 
 
 def _past_evaluations(
@@ -365,7 +383,6 @@ def lost_model(digest: str, how: str) -> StoreDamagedError:
 
 
 def _first(data: bytes, recipe: Recipe) -> bytes:
-    """Return a model as the run keeps it."""
     plain, whole = models.create(recipe.model).manifest(), model_manifest(recipe)
     if plain == whole:
         return data
@@ -387,3 +404,37 @@ def _windows(store: Store, run_id: str, most: float) -> tuple[Window, ...]:
             weight[row.edge_id] = weight.get(row.edge_id, 0.0) + more
             steps[row.edge_id] = steps.get(row.edge_id, 0.0) + row.local_steps
     return tuple(Window(edge, model[edge], weight[edge], steps[edge]) for edge in model)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutSet:
+    """A held-out set, scaled and checked once."""
+
+    model: models.Model
+    x: models.Floats
+    y: models.Labels
+
+    def evaluate(self, data: Buffer) -> Evaluation:
+        """Return how good the model in these safetensors bytes is."""
+        tensors = model_tensors(data, self.model.manifest())
+        weights = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+        if isinstance(self.model, ScoredGraph):
+            return self.model.evaluate(weights, self.x, self.y)
+        return evaluate(self.model, weights, self.x, self.y)
+
+
+def held_out(recipe: Recipe, task: TaskFile | None = None) -> HeldOutSet | None:
+    """Load the recipe's held-out set; None if it has none, or if nothing here can score by it."""
+    name = recipe.evaluation.dataset
+    if name == NO_DATASET:
+        return None
+    dataset: Dataset = load(name, features=recipe.model.features)
+    expect_width(name, dataset.x, recipe.model)
+    x = scaled(dataset.x, recipe.data)
+    expect_fit(name, x, dataset.y, recipe.model)
+    model: models.Model | None = models.create(recipe.model)
+    if isinstance(model, Graph) and task is not None:
+        model = scored(model, task.once, task.onnx)
+        if model is not None and len(x):
+            model.forward(task.first, x[:1])  # what it cannot is told at the start
+    return None if model is None else HeldOutSet(model, x, dataset.y)

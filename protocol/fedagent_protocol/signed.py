@@ -188,7 +188,12 @@ class Asked(Struct, frozen=True, kw_only=True):
 SignAnswer = Callable[[OpinionCall, Opinion | Volunteer, str], bytes]
 """Gives the `claim` of an answer to a call, for an edge; an empty one in virtual time."""
 
-# ------------------------------------------------------ of the coordinator of a site
+# ---------------------------------------------------------------- of a coordinator
+
+
+def ledger_head(seq: int, hash_: bytes) -> bytes:
+    """Return the newest entry of a ledger, which edges are witnesses of."""
+    return _statement("ledger-head", seq, hash_)
 
 
 class Assigning(NamedTuple):

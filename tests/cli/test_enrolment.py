@@ -12,7 +12,7 @@ import pytest
 
 from fedagent_cli import main
 from fedagent_cli.errors import CliError
-from fedagent_coordinator.errors import EnrolmentError
+from fedagent_coordinator.errors import RefusedError
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.site.folder import open_site
 from fedagent_node.data_dir import load_or_create
@@ -138,7 +138,7 @@ def test_who_joined_since_the_backup_is_revoked_by_the_whole_id(run: Run, tmp_pa
     with Enrolment(folder) as enrolment:
         assert enrolment.revoked_ids() == {late.id}
         assert enrolment.revocations() == (1, frozenset())
-        with pytest.raises(EnrolmentError, match="was revoked"):
+        with pytest.raises(RefusedError, match="was revoked"):
             enrolment.admit(late.public_bytes, "agent", "late", now=1.0)
     assert site.credentials.certificate.id == own
     assert "no device or edge belongs" in problem(run, "devices", "revoke", late.id)

@@ -22,7 +22,7 @@ def test_ledger_shows_and_exports(home: Path, tmp_path: Path) -> None:
 
 
 def test_verify_finds_a_changed_amount(home: Path, tmp_path: Path) -> None:
-    assert call(home, "ledger", "verify").stdout.startswith("balanced: 15 entries")
+    assert call(home, "ledger", "verify").stdout.startswith("balanced: 18 entries")
     write_run(tmp_path / "coordinator")
     database = sqlite3.connect(tmp_path / "coordinator" / "coordinator.db")
     database.executescript(

@@ -11,7 +11,7 @@ from fedagent_coordinator import backup
 from fedagent_coordinator.backup import back_up, refuse_half_restored, restore
 from fedagent_coordinator.books.mark import MARK
 from fedagent_coordinator.books.store import Store
-from fedagent_coordinator.errors import BackupError, HistoryLostError
+from fedagent_coordinator.errors import HistoryLostError, RefusedError
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_node.data_dir import count_start, load_or_create
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
@@ -61,7 +61,7 @@ def test_an_older_copy_is_laid_down_on_purpose_only(tmp_path: Path) -> None:
         play(store, run, small_plan(small_view(2, [100])), {0})
         head = store.head
     assert head is not None
-    with pytest.raises(BackupError, match="is older than"):
+    with pytest.raises(RefusedError, match="is older than"):
         restore(copy, folder)
     done = restore(copy, folder, accept_lost_history=True)
     assert done.aside is not None
@@ -210,7 +210,7 @@ def test_no_coordinator_starts_anew_where_a_restore_was_cut_short(
         with pytest.raises(Crash):
             restore(copy, folder)
     (aside,) = tmp_path.glob("data.before-restore-*")
-    with pytest.raises(BackupError, match="was being restored when that was cut short") as caught:
+    with pytest.raises(RefusedError, match="was being restored when that was cut short") as caught:
         refuse_half_restored(folder)
     assert f"put the former data back: mv {aside}" in str(caught.value.hint)
     assert not folder.exists()
@@ -231,7 +231,7 @@ def test_what_was_paid_since_is_not_lost_in_silence_by_a_second_try(
         cut_short("renamed", Crash, fails)
         with pytest.raises(Crash):
             restore(copy, folder, accept_lost_history=True)
-    with pytest.raises(BackupError, match=r"is older than .*before-restore"):
+    with pytest.raises(RefusedError, match=r"is older than .*before-restore"):
         restore(copy, folder)
     restore(copy, folder, accept_lost_history=True)
     with Store(folder, identity=load_or_create(folder)) as store:
@@ -244,7 +244,7 @@ def test_a_damaged_list_of_members_is_given_up_on_purpose_only(
 ) -> None:
     folder, copy = tmp_path / "data", tmp_path / "copy"
     (folder / "site.db").write_bytes(revoked.encode() * 99)
-    with pytest.raises(BackupError, match=r"site\.db is damaged .*accept the loss"):
+    with pytest.raises(RefusedError, match=r"site\.db is damaged .*accept the loss"):
         restore(copy, folder)
     restore(copy, folder, accept_lost_history=True)
     with Store(folder, identity=load_or_create(folder)) as store:

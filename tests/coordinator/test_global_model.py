@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core.effects import Merge, Merged
-from fedagent_coordinator.global_model import held_out
 from fedagent_coordinator.merged_models import merge_files
+from fedagent_coordinator.runs import held_out
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
 from fedagent_task import models

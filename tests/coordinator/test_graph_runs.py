@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator.errors import RefusedOptionError, StoreDamagedError
-from fedagent_coordinator.global_model import held_out
+from fedagent_coordinator.errors import RefusedError, StoreDamagedError
+from fedagent_coordinator.runs import held_out
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.recipe.files import RecipeFile, open_recipe
@@ -64,7 +64,7 @@ def test_another_model_of_the_same_tensors_may_take_its_place(tmp_path: Path) ->
     site.close()
     site.folder = tmp_path / "again"
     other.write_bytes(encode_tensors({"weight": np.zeros((2, 2), np.float32)}))
-    with pytest.raises(RefusedOptionError, match="is no model of this recipe"):
+    with pytest.raises(RefusedError, match="is no model of this recipe"):
         site.open()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedagent_coordinator.errors import EnrolmentError
+from fedagent_coordinator.errors import RefusedError
 from fedagent_coordinator.site import joining as join_service
 from fedagent_coordinator.site.enrolment import INVITATION_S, KEPT_CERTIFICATES, Enrolment, Member
 from fedagent_coordinator.site.folder import open_site
@@ -119,10 +119,10 @@ async def test_a_device_waits_until_its_code_is_accepted(tmp_path: Path) -> None
         shown = code(made, await ask(made.place, device), device)
         assert made.member().code == shown
         assert code(made, await ask(made.place, device), device) == shown, "it stays"
-        with pytest.raises(EnrolmentError):
+        with pytest.raises(RefusedError):
             made.enrolment.accept("AAAA-BBBB-CCCC", device.identity.id, now=made.now)
         made.now += 301
-        with pytest.raises(EnrolmentError):
+        with pytest.raises(RefusedError):
             made.enrolment.accept(shown, device.identity.id, now=made.now)
         await ask(made.place, device)
         typed = shown.lower().replace("-", " ")

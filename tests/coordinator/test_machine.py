@@ -14,7 +14,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedagent_coordinator.books.learning import settled
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_coordinator.runs import RunFinishedError
@@ -188,8 +187,8 @@ def check(site: Site, store: Store) -> None:
         assert evaluated == [0, *done]
     # What a start restores is what every settled round teaches.
     restored, replayed = decision_policies(site.recipe), decision_policies(site.recipe)
-    store.restore(run, restored)
-    for feedback, controls in settled(store._db.connection, run):
+    store.read.restore(run, restored)
+    for feedback, controls in store.read.settled(run):
         replayed.learn(feedback, controls)
     one, other = restored.state(), replayed.state()
     for name, value in one.items():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_coordinator.errors import ExportError
+from fedagent_coordinator.errors import RefusedError
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import create
 from fedagent_task.models.features import scaled
@@ -114,5 +114,5 @@ def test_two_classes_share_one_output_of_an_svm() -> None:
 
 
 def test_a_kind_without_a_form_is_one_error() -> None:
-    with pytest.raises(ExportError, match=r"a mf model has no ONNX form; .* take safetensors"):
+    with pytest.raises(RefusedError, match=r"a mf model has no ONNX form; .* take safetensors"):
         to_onnx(structs.replace(SPECS[0], kind="mf"), create(SPECS[0]).init(0))

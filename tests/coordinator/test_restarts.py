@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator.books.learning import settled
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.answers import RESTART
 from fedagent_coordinator.run_settings import decision_policies
@@ -28,7 +27,7 @@ def played(site: Site) -> tuple[str, Store]:
     check_history(site, site.recipe.rounds.count)
     store = Store(site.folder)
     run, restored = store.read.run().run_id, decision_policies(site.recipe)
-    store.restore(run, restored)
+    store.read.restore(run, restored)
     again = restored.state()
     assert again.keys() == lived.keys()
     for name, value in lived.items():
@@ -82,7 +81,7 @@ def test_slots_that_may_end_without_an_opinion_are_refused(
     # A voided round in the middle of a slot, and still every slot ends with an opinion.
     run, store = played(site)
     with store:
-        feedbacks = [one for one, _ in settled(store._db.connection, run)]
+        feedbacks = [one for one, _ in store.read.settled(run)]
     assert all(found.opinions is not None for found in feedbacks[slot - 1 :: slot])
 
 

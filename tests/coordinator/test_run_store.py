@@ -9,7 +9,6 @@ import pytest
 
 from fedagent_coordinator import policies, run_store
 from fedagent_coordinator.books import archive
-from fedagent_coordinator.books.learning import settled
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.decision import Learning
@@ -45,9 +44,9 @@ def check_policy(site: Site, store: Store, run_id: str) -> None:
     """Assert that what is restored is what every feedback teaches, bit for bit."""
     spec = site.recipe.policy
     restored = policies.create(spec.name, **spec.params)
-    store.restore(run_id, Learning(restored))
+    store.read.restore(run_id, Learning(restored))
     replayed = policies.create(spec.name, **spec.params)
-    for feedback, _ in settled(store._db.connection, run_id):
+    for feedback, _ in store.read.settled(run_id):
         replayed.learn(feedback)
     one, other = restored.state(), replayed.state()
     assert one.keys() == other.keys()
@@ -65,7 +64,7 @@ def test_snapshots_go_by_the_rounds_that_were_learnt_whatever_their_numbers(
     site.close()
     assert site.kills == 1
     with Store(tmp_path) as store:
-        rows = store._db.connection.execute("SELECT round FROM snapshots ORDER BY round")
+        rows = store.connection.execute("SELECT round FROM snapshots ORDER BY round")
         assert [row[0] for row in rows] == [7, 10], "the newest two: round 3 was void"
 
 
@@ -91,7 +90,7 @@ def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
         assert store.read.closed_until(run) < store.read.last_round(run)
         assert store.read.claim_gaps(run) is not None
         policy = Learning(policies.create("cocs", **site.recipe.policy.params))
-        store.restore(run, policy)
+        store.read.restore(run, policy)
 
 
 def test_edges_go_on_from_what_the_books_know_of_them(tmp_path: Path) -> None:

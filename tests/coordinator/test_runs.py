@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 
 from fedagent_coordinator.books.store import Store
-from fedagent_coordinator.errors import RefusedOptionError, StoreDamagedError
+from fedagent_coordinator.errors import RefusedError, StoreDamagedError
 from fedagent_coordinator.exits import EXIT_CODES, exit_code
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_protocol.tensors import encode_tensors
@@ -128,7 +128,7 @@ def test_a_model_of_an_earlier_run_is_named_by_its_digest(tmp_path: Path) -> Non
 def test_another_model_is_refused_on_resume(tmp_path: Path, began: str) -> None:
     first_model(site(tmp_path, "" if began else brought(tmp_path)))
     other = site(tmp_path, brought(tmp_path, 0.5))
-    with pytest.raises(RefusedOptionError, match=r"--init .* began from .*--new-run"):
+    with pytest.raises(RefusedError, match=r"--init .* began from .*--new-run"):
         other.open()
 
 
@@ -176,7 +176,7 @@ def test_what_is_no_model_of_this_recipe_is_refused_in_one_line(
 ) -> None:
     path = tmp_path / "m.safetensors"
     write(path, what)
-    with pytest.raises(RefusedOptionError, match=says) as caught:
+    with pytest.raises(RefusedError, match=says) as caught:
         site(tmp_path, str(path)).open()
     assert "\n" not in str(caught.value)
     assert "; " in str(caught.value)
@@ -261,7 +261,7 @@ def test_a_start_without_the_option_goes_on_to_the_new_end(tmp_path: Path) -> No
 
 def test_without_a_run_of_this_recipe_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
     ended(tmp_path)
-    with pytest.raises(RefusedOptionError, match=r"--more-rounds: .*no run of this recipe.*--set"):
+    with pytest.raises(RefusedError, match=r"--more-rounds: .*no run of this recipe.*--set"):
         going_on(tmp_path, 3, "rounds.deadline_s=2.5").open()
     with Store(tmp_path) as store:
         assert len(store.read.runs()) == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.errors import RefusedOptionError
+from fedagent_coordinator.errors import RefusedError
 from fedagent_coordinator.site.folder import open_site
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import CredentialsError
@@ -19,7 +19,7 @@ def test_a_site_is_founded_once(tmp_path: Path) -> None:
     assert first.credentials.certificate.id == load_or_create(tmp_path).id
     assert first.credentials.revocations().serials == frozenset()
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "site").iterdir())
-    with pytest.raises(RefusedOptionError, match="belongs to site 'hall'"):
+    with pytest.raises(RefusedError, match="belongs to site 'hall'"):
         open_site(tmp_path, "attic")
 
 

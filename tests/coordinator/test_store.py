@@ -10,6 +10,7 @@ import pytest
 from fedagent_coordinator.books import store as store_of
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.core.effects import HeldOutEvaluated
 from fedagent_coordinator.errors import (
     InvalidSelectionError,
     LedgerError,
@@ -24,8 +25,8 @@ def test_the_database_lets_no_reservation_end_twice(store: Store, run: str) -> N
     plan = small_plan(small_view(1, [100]))
     store.reserve(run, plan, policy="random")
     store.settle(run, small_result(plan, {0}))
-    with pytest.raises(LedgerError, match="UNIQUE"), store._db.transaction("test"):
-        store._db.move("void", run, 1, 0)
+    with pytest.raises(LedgerError, match="UNIQUE"), store.transaction("test"):
+        store.append("void", run, 1)
     assert store.read.balance(run).settled_micro == 100
 
 
@@ -130,7 +131,7 @@ def test_progress_models_and_metrics_are_remembered(store: Store, run: str) -> N
         store.settle(run, small_result(plan, {0}))
         digest = f"{number:064x}"
         store.save_model(run, number, digest, 1234)
-        store.save_metrics(run, number, digest, {"accuracy": 1.0 / number})
+        store.save_metrics(run, HeldOutEvaluated(number, digest, {"accuracy": 1.0 / number}))
     progress = store.read.progress(run)
     assert (progress.next_round, progress.rounds_done) == (9, 8)
     assert (progress.spent_micro, progress.model_size) == (80, 1234)
@@ -172,7 +173,7 @@ def test_the_best_model_on_devices_is_the_one_that_the_rounds_began_with(
             store.save_model(run.run_id, number, f"{number:064x}", 9)
         for number, (model, score) in scores.items():
             said = {"device_score": score}
-            store.save_metrics(run.run_id, number, f"{model:064x}", said)
+            store.save_metrics(run.run_id, HeldOutEvaluated(number, f"{model:064x}", said))
         found = store.read.models.best(run.run_id)
         assert (found.round if found is not None else None) == best
 

@@ -10,7 +10,7 @@ from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.core.effects import Start
 from fedagent_coordinator.core.engine import Engine
 from fedagent_coordinator.daemon import route
-from fedagent_coordinator.run_store import RunStore, open_coordinator
+from fedagent_coordinator.run_store import RunStore
 from fedagent_node.data_dir import Identity
 from fedagent_node.driver import Driver, Store
 from fedagent_node.effects import EVERYBODY, Connect, Emit, Send, Warn
@@ -219,10 +219,9 @@ class Site(Played):
             wait_agents=sum(len(edge.agents) for edge in self.edges),
             linger_s=0.0,
         )
-        engine, store = open_coordinator(
+        store = RunStore(
             config,
             self.recipe,
-            coordinator="c-1",
             boot="",
             checkpoint=self.checkpoint,
             clock=lambda: self.kernel.now,
@@ -230,7 +229,7 @@ class Site(Played):
             task=self.task,
             identity=self.identity,
         )
-        self.drive(engine, store)
+        self.drive(store.engine("c-1"), store)
         return store
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Collection, Sequence
 from contextlib import closing
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from fedagent_coordinator.books.ledger import (
     chain_hash,
     digest_of,
     entries_of,
-    head_bytes,
+    parts_of,
 )
 from fedagent_coordinator.books.mark import MARK, MarkFile, read_mark
 from fedagent_coordinator.books.reader import open_reader
@@ -34,6 +34,7 @@ from fedagent_coordinator.core.effects import (
 from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies import RoundView, explained
 from fedagent_node.data_dir import Identity
+from fedagent_protocol.signed import ledger_head
 
 from .rounds import column_view, ended
 
@@ -245,8 +246,8 @@ def recompute(folder: Path, *changes: str, key: Identity | None = None) -> None:
         for entry in entries:
             bound, round_ = entry.digest, entry.round or 0
             if newest.get((entry.run_id, round_)) == entry.seq and not 1 <= round_ <= until:
-                bound = digest_of(sql, entry.run_id or "", round_)
-            hash_ = chain_hash(hash_, astuple(replace(entry, digest=bound))[:-1])
+                bound = digest_of(parts_of(sql, entry.run_id or "", round_))
+            hash_ = chain_hash(hash_, entry._replace(digest=bound)[:-1])
             sql.execute(
                 "UPDATE entries SET digest = ?, hash = ? WHERE seq = ?", (bound, hash_, entry.seq)
             )
@@ -254,7 +255,7 @@ def recompute(folder: Path, *changes: str, key: Identity | None = None) -> None:
     mark = read_mark(folder / MARK)
     assert mark is not None
     (folder / MARK).unlink()
-    signature = mark.signature if key is None else key.sign(head_bytes(mark.seq, hash_))
+    signature = mark.signature if key is None else key.sign(ledger_head(mark.seq, hash_))
     fresh_mark = structs.replace(mark, hash=hash_.hex(), signature=signature)
     MarkFile(folder / MARK, fresh_mark).close()
 

@@ -18,9 +18,7 @@ Chain = list[tuple[int, str, str]]
 def chain(folder: Path) -> Chain:
     """Return round, model and state of every commit, oldest first."""
     with Store(folder) as store:
-        rows = store._db.connection.execute(
-            "SELECT round, digest, state FROM models ORDER BY round"
-        )
+        rows = store.connection.execute("SELECT round, digest, state FROM models ORDER BY round")
         return [tuple(row) for row in rows]
 
 

@@ -10,7 +10,13 @@ from msgspec import structs
 
 from fedagent_coordinator import policies
 from fedagent_coordinator.books.store import Store
-from fedagent_coordinator.core.effects import BookOpinions, BookVolunteers, Reserve, Settle
+from fedagent_coordinator.core.effects import (
+    BookOpinions,
+    BookVolunteers,
+    HeldOutEvaluated,
+    Reserve,
+    Settle,
+)
 from fedagent_coordinator.policies.base import RoundView
 from fedagent_coordinator.policies.selection import explained
 from fedagent_node.data_dir import Identity
@@ -75,7 +81,9 @@ def write_run(
             plan = small_plan(small_view(round_, [1_000_000, 1_500_000], budgets=[4_000_000]))
             play(store, run, plan, small_result(plan, {0}), policy="random")
             store.save_model(run, round_, digest if round_ == rounds else "0" * 64, len(data))
-            store.save_metrics(run, round_, digest, {metric or "accuracy": 0.5 + round_ / 10})
+            store.save_metrics(
+                run, HeldOutEvaluated(round_, digest, {metric or "accuracy": 0.5 + round_ / 10})
+            )
         if end:
             store.end_run(run, "complete")
     return run
@@ -150,7 +158,9 @@ def write_evaluated(
             result = small_result(plan, set(range(3)))
             play(store, run, plan, result, policy="bp-ucb")
             store.save_model(run, round_, "d" * 64, 9)
-            store.save_metrics(run, round_, "d" * 64, {"accuracy": 0.5 + round_ / 10})
+            store.save_metrics(
+                run, HeldOutEvaluated(round_, "d" * 64, {"accuracy": 0.5 + round_ / 10})
+            )
             late = 2 if round_ == 2 else None
             found = opinions_of(round_, late=late, epsilon=epsilon)
             store.save_evaluation(run, found if evaluate else volunteers_of(round_))

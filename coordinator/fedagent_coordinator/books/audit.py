@@ -18,11 +18,10 @@ from typing import Literal
 from fedagent_coordinator.errors import StoreDamagedError
 from fedagent_node.data_dir import read_public
 from fedagent_node.errors import IdentityError
-from fedagent_protocol.signed import verify
+from fedagent_protocol.signed import ledger_head, verify
 
 from .archive import closed_pieces, closed_until, read, reopened
 from .ledger import (
-    MOVES,
     UNBINDING,
     Entry,
     Transfer,
@@ -30,8 +29,8 @@ from .ledger import (
     digest_of,
     entries_of,
     hash_at,
-    head_bytes,
     moved,
+    parts_of,
     transfers_of,
 )
 from .mark import MARK, HighWaterMark, read_mark
@@ -46,12 +45,10 @@ _ROWS = """SELECT run_id, 0 FROM runs UNION SELECT run_id, 0 FROM main.closed
     UNION SELECT run_id, round FROM metrics UNION SELECT run_id, round FROM evaluations
     UNION SELECT run_id, round FROM answers"""
 """Where there are rows that an entry must bind."""
-_AMOUNTS = """SELECT n.seq, n.amount_micro, CASE n.kind WHEN 'reserve' THEN r.rent_micro
-    ELSE r.rent_paid_micro END + COALESCE((SELECT SUM(o.price_micro) FROM orders o
-    WHERE o.run_id = n.run_id AND o.round = n.round AND (n.kind = 'reserve' OR o.void = 0)), 0)
-    FROM entries n JOIN rounds r ON r.run_id = n.run_id AND r.round = n.round
-    WHERE n.run_id = ? AND n.round = ?
-    AND (n.kind = 'reserve' OR n.kind IN ('settle', 'void')) AND n.kind <> 'void'"""
+_AMOUNTS = """SELECT r.reserved_micro, r.rent_micro + COALESCE(SUM(o.price_micro), 0),
+    r.rent_paid_micro + COALESCE(SUM((NOT o.void) * o.price_micro), 0)
+    FROM rounds r LEFT JOIN orders o USING (run_id, round) WHERE run_id = ? AND round = ?"""
+"""What a round reserved, by its row and by its orders, and paid."""
 _TALLIES = """SELECT run_id, client, COUNT(*), TOTAL(in_time), TOTAL(used), TOTAL(NOT void),
     TOTAL((NOT void) * price_micro) FROM orders GROUP BY run_id, client"""
 _DONE_BY = "SELECT run_id, idx, ordered, in_time, used, paid, paid_micro FROM clients"
@@ -147,6 +144,8 @@ class _Audit:
     """By run and round, the digest in the newest entry of the round."""
     sums: dict[str, list[int]] = field(default_factory=dict)
     reserved: dict[tuple[str, int], int] = field(default_factory=dict)
+    closed: dict[str, int] = field(default_factory=dict)
+    """By run, the last round whose orders are in the archive."""
     balances: dict[str, Balance] = field(default_factory=dict)
     tallies: dict[tuple[str, int], list[int]] = field(default_factory=dict)
 
@@ -174,36 +173,46 @@ class _Audit:
         for entry in entries_of(self.db, since):
             if entry.seq != self.seq + 1:
                 self.problem(f"entry {self.seq + 1} is missing; the next one is {entry.seq}")
-            if chain_hash(before, astuple(entry)[:-1]) != entry.hash:
+            if chain_hash(before, entry[:-1]) != entry.hash:
                 self.problem(f"entry {entry.seq} breaks the hash chain")
             self.seq, before = entry.seq, entry.hash
             if entry.run_id is None:
                 continue
             if entry.kind not in UNBINDING:
                 self.bound[entry.run_id, entry.round or 0] = entry.digest
-            if entry.kind in MOVES:
-                self._move(entry, entry.run_id)
+            self._move(entry, entry.run_id)
 
     def _move(self, entry: Entry, run_id: str) -> None:
         place, reserved = (run_id, entry.round or 0), 0
         if entry.kind == "reserve":
             self.reserved[place] = entry.amount_micro
-        elif entry.kind != "grant" and self.whole:
-            reserved = self.reserved.pop(place, -1)
-            if reserved < entry.amount_micro:
-                self.problem(f"entry {entry.seq} does not fit any reservation")
+        elif entry.kind in ("settle", "void"):
+            if self.whole:
+                reserved = self.reserved.pop(place, -1)
+                if reserved < entry.amount_micro:
+                    self.problem(f"entry {entry.seq} does not fit any reservation")
+            if place[1] > self._closed(run_id):
+                self._check_amounts(entry)
         change = moved(entry.kind, entry.amount_micro, reserved)
         sums = self.sums.setdefault(run_id, [0] * len(change))
         sums[:] = [a + b for a, b in zip(sums, change, strict=True)]
-        if self.whole and min(sums) < 0:
-            self.problem(f"entry {entry.seq} spends more than there is")
+        if self.whole and entry.balance != tuple(sums):
+            self.problem(f"entry {entry.seq} does not say where the money is after it")
+
+    def _check_amounts(self, entry: Entry) -> None:
+        row = self.db.execute(_AMOUNTS, (entry.run_id, entry.round)).fetchone()
+        if (row[0], row[2]) != (row[1], entry.amount_micro):
+            self.problem(f"entry {entry.seq} is not what round {entry.round} has")
+
+    def _closed(self, run_id: str) -> int:
+        if run_id not in self.closed:
+            self.closed[run_id] = closed_until(self.db, run_id)
+        return self.closed[run_id]
 
     def check_rows(self) -> None:
         """Compare rows with the newest entry that binds them, and find rows without one."""
-        closed: dict[str, int] = {}
         for run_id, round_ in self.bound:
-            until = closed.setdefault(run_id, closed_until(self.db, run_id))
-            if not 1 <= round_ <= until:
+            if not 1 <= round_ <= self._closed(run_id):
                 self._compare(run_id, round_)
                 self._check_round(run_id, round_)
         for run_id, round_ in self.db.execute(_ROWS).fetchall() if self.whole else ():
@@ -211,20 +220,16 @@ class _Audit:
                 self.problem(f"{_where(run_id, round_)}: {_CHANGED}")
 
     def _compare(self, run_id: str, round_: int) -> None:
-        if digest_of(self.db, run_id, round_) != self.bound[run_id, round_]:
+        if digest_of(parts_of(self.db, run_id, round_)) != self.bound[run_id, round_]:
             self.problem(f"{_where(run_id, round_)}: {_CHANGED}")
 
     def _check_round(self, run_id: str, round_: int) -> None:
-        """Compare what a round saw with its digest, and its rows with what its entries moved."""
         row = self.db.execute(
             "SELECT view, selection, controls, saw FROM rounds WHERE run_id = ? AND round = ?",
             (run_id, round_),
         ).fetchone()
         if row is not None and digest_of_saw(*row[:3]) != row[3]:
             self.problem(f"round {round_}: what was decided has changed")
-        for seq, moved_micro, of_rows in self.db.execute(_AMOUNTS, (run_id, round_)).fetchall():
-            if moved_micro != of_rows:
-                self.problem(f"entry {seq} moves {moved_micro}, round {round_} has {of_rows}")
 
     def check_archive(self, *, full: bool) -> None:
         """Find what is not in the archive as it was written, or, with `full`, as it was bound."""
@@ -247,17 +252,9 @@ class _Audit:
             tally[:] = [int(a + b) for a, b in zip(tally, values, strict=True)]
 
     def check_sums(self, *, full: bool) -> None:
-        """Compare stored sums: where the money is, and what each client did."""
-        names = [one.name for one in fields(Balance)]
-        stored = {
-            row[0]: list(row[1:])
-            for row in self.db.execute(f"SELECT run_id, {', '.join(names)} FROM balances")  # noqa: S608 - constants
-        }
+        """Compare stored sums of what each client did; note where the money is."""
         for (run_id,) in self.db.execute("SELECT run_id FROM runs ORDER BY run_id").fetchall():
-            found = self.sums.get(run_id, [0] * len(names))
-            self.balances[run_id] = Balance(**dict(zip(names, found, strict=True)))
-            if stored.get(run_id, [0] * len(names)) != found:
-                self.problem(f"run {run_id[:8]}: stored balances are not the sum of the entries")
+            self.balances[run_id] = Balance(*self.sums.get(run_id, ()))
         self._add_up()
         for run_id, client, *values in self.db.execute(_DONE_BY).fetchall():
             known = full or not closed_until(self.db, run_id)
@@ -279,7 +276,7 @@ class _Audit:
             self.problem(f"history is lost: the last entry is {self.seq}, of {mark.seq}")
         elif found.hex() != mark.hash:
             self.problem(f"entry {mark.seq} is not the one that was promised")
-        head = head_bytes(mark.seq, bytes.fromhex(mark.hash))
+        head = ledger_head(mark.seq, bytes.fromhex(mark.hash))
         if mark.seq and self.public and not verify(self.public, mark.signature, head):
             self.problem("the head of the ledger is not signed by this coordinator")
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Self
 
 from fedagent_coordinator.errors import (
     FOREIGN,
@@ -21,22 +21,27 @@ from fedagent_coordinator.errors import (
 from fedagent_node.data_dir import Identity, make_private
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import LedgerHead
+from fedagent_protocol.signed import ledger_head
 
 from .ledger import (
     COLUMNS,
     GENESIS,
     UNBINDING,
+    Parts,
+    balance_of,
     chain_hash,
     checked_micro,
     digest_of,
     hash_at,
-    head_bytes,
     moved,
+    parts_of,
 )
 from .mark import MARK, HighWaterMark, MarkFile, read_mark
 from .schema import DAMAGE, DATABASE, one_line, prepare, refused_by_disk
 
 _BUSY_MS = 5000
+_KNOWN_ROUNDS = 4
+"""Of so many, the newest that an entry was of, it is kept what their rows come to."""
 _PRAGMAS = (
     "journal_mode = WAL",
     "synchronous = FULL",
@@ -51,17 +56,10 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class DatabaseOptions(TypedDict, total=False):
-    """How to open a database; with an `identity` the heads of the ledger are signed."""
-
-    accept_lost_history: bool
-    checkpoint: Checkpoint
-    clock_ms: Callable[[], int]
-    identity: Identity | None
-
-
 class Database:
     """An open coordinator database with its mark, in a folder that is made if need be.
+
+    With an `identity` the heads of the ledger are signed.
 
     Raises:
         HistoryLostError: The database is older or other than was promised.
@@ -69,17 +67,24 @@ class Database:
         StoreDamagedError: It cannot be read, or another version wrote it.
     """
 
-    def __init__(self, folder: Path, **options: Unpack[DatabaseOptions]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        accept_lost_history: bool = False,
+        checkpoint: Checkpoint = hit,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+        identity: Identity | None = None,
+    ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder, self.path = folder, folder / DATABASE
-        self.checkpoint = options.get("checkpoint", hit)
-        self.clock_ms = options.get("clock_ms", wall_clock_ms)
-        self.identity = options.get("identity")
-        self.accept = options.get("accept_lost_history", False)
+        self.checkpoint, self.clock_ms = checkpoint, clock_ms
+        self.identity, self.accepts = identity, accept_lost_history
         self.seq, self._hash = 0, GENESIS
         self._failed: str | None = None
         self._mark: MarkFile | None = None
         self._signed: tuple[int, bytes] = (0, b"")
+        self._parts: dict[tuple[str, int], Parts] = {}
         missing = not self.path.exists()
         make_private(self.path)
         # Model jobs run in threads; the database is used by the event loop's alone.
@@ -102,13 +107,13 @@ class Database:
             self.connection.execute(f"PRAGMA {pragma}")
         self.seq, self._hash = self._newest()
         lost, until = self._lost_history(missing=missing)
-        if lost and not self.accept:
+        if lost and not self.accepts:
             raise HistoryLostError(str(self.path), lost)
         if lost:
             (self.folder / MARK).unlink(missing_ok=True)
         self._mark = MarkFile(self.folder / MARK, self._present())
         if lost:
-            self.note_accepted(lost, until)
+            self.accept(lost, until)
 
     def _lost_history(self, *, missing: bool) -> tuple[str, int]:
         """Return why the database is not what the mark promises, and up to which entry."""
@@ -134,6 +139,14 @@ class Database:
             self._mark.close()
             self._mark = None
 
+    def __enter__(self) -> Self:
+        """Return it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close everything."""
+        self.close()
+
     @contextmanager
     def transaction(self, name: str, *, synced: bool = True) -> Iterator[sqlite3.Connection]:
         """Commit what the body does, all or nothing, and raise the mark; sync that, or later.
@@ -154,12 +167,15 @@ class Database:
             self.connection.execute("COMMIT")
         except BaseException as error:
             self._roll_back(error)
+            self._parts.clear()
             self.seq, self._hash = before
             if isinstance(error, sqlite3.IntegrityError):
                 raise LedgerError(f"the ledger refuses this: {error}") from error
             if isinstance(error, sqlite3.Error):
                 raise StoreFailedError(str(error)) from error
             raise
+        while len(self._parts) > _KNOWN_ROUNDS:
+            del self._parts[next(iter(self._parts))]
         self.checkpoint(f"{name}.committed")
         assert self._mark is not None
         try:
@@ -196,7 +212,10 @@ class Database:
         )
 
     def compact(self) -> None:
-        """Write the database again without its free pages."""
+        """Give the room of what was dropped back to the disk; takes the size of what is left.
+
+        Crash points: ``compact.begun``, ``compact.written``.
+        """
         if self._failed is not None:
             raise StoreFailedError(self._failed)
         self.checkpoint("compact.begun")
@@ -221,7 +240,7 @@ class Database:
 
     def _present(self) -> HighWaterMark:
         if self.identity is not None and self._signed[0] != self.seq:
-            self._signed = self.seq, self.identity.sign(head_bytes(self.seq, self._hash))
+            self._signed = self.seq, self.identity.sign(ledger_head(self.seq, self._hash))
         return HighWaterMark(seq=self.seq, hash=self._hash.hex(), signature=self._signed[1])
 
     @property
@@ -244,42 +263,35 @@ class Database:
         round_: int | None = None,
         *,
         amount_micro: int = 0,
+        reserved_micro: int = 0,
         note: str = "",
     ) -> None:
-        """Append an entry, which binds the rows of its round as they are now."""
-        bound = kind not in UNBINDING
-        digest = digest_of(self.connection, run_id or "", round_ or 0) if bound else b""
-        self.seq += 1
-        values = (self.seq, run_id, round_, kind, amount_micro, digest, note, self.clock_ms())
-        self._hash = chain_hash(self._hash, values)
-        self.connection.execute(_INSERT, (*values, self._hash))
+        """Append an entry, which binds the rows of its round as they are now, and move its money.
 
-    def move(
-        self,
-        kind: str,
-        run_id: str,
-        round_: int | None,
-        amount_micro: int,
-        *,
-        reserved_micro: int = 0,
-    ) -> None:
-        """Append an entry and move its money; of what a round `reserved_micro` the rest is free.
+        Of what the round has `reserved_micro` the rest is free.
 
         Raises:
             sqlite3.IntegrityError: There is not so much, or the round has such an entry.
         """
         amount = checked_micro(kind, amount_micro)
-        self.append(kind, run_id, round_, amount_micro=amount)
+        digest = b""
+        if kind not in UNBINDING:
+            place = (run_id or "", round_ or 0)
+            parts = parts_of(self.connection, *place, kind, self._parts.pop(place, None))
+            digest, self._parts[place] = digest_of(parts), parts
         change = moved(kind, amount, reserved_micro)
-        self.connection.execute("INSERT OR IGNORE INTO balances (run_id) VALUES (?)", (run_id,))
-        self.connection.execute(
-            "UPDATE balances SET granted_micro = granted_micro + ?, free_micro = free_micro + ?, "
-            "reserved_micro = reserved_micro + ?, settled_micro = settled_micro + ?, "
-            "voided_micro = voided_micro + ? WHERE run_id = ?",
-            (*change, run_id),
-        )
+        balance = map(sum, zip(balance_of(self.connection, run_id or ""), change, strict=True))
+        self.seq += 1
+        values = (self.seq, run_id, round_, kind, amount, digest, note, self.clock_ms(), *balance)
+        self._hash = chain_hash(self._hash, values)
+        self.connection.execute(_INSERT, (*values, self._hash))
 
-    def note_accepted(self, problem: str, until: int = 0) -> None:
+    def note(self, text: str) -> None:
+        """Say in the ledger what an operator did."""
+        with self.transaction("note"):
+            self.append("note", note=text)
+
+    def accept(self, problem: str, until: int = 0) -> None:
         """Say in the ledger that an operator accepts a loss, of entries up to `until`."""
         with self.transaction("note"):
             self.append("accept", note=f"accepted: {problem}", amount_micro=until)

@@ -30,8 +30,7 @@ _ANSWERS = """SELECT a.*, c.agent_id, c.label, e.edge_id FROM answers a
 class ModelEvaluation:
     """One call for opinions, or for volunteers, and its result; see `effects.BookEvaluation`.
 
-    Attributes:
-        scores, samples, epsilons: Of each opinion, by agent id; see `EvaluationQueries.answered`.
+    Of each opinion, by agent id, `EvaluationQueries.answered` gives score, samples and epsilon.
     """
 
     round: int

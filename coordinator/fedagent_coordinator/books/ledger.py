@@ -1,7 +1,7 @@
 """The ledger: double entry in integer micro-credits, one hash chain, append-only.
 
-Each entry moves money of a run between four places (`balances`), where the database lets none
-fall below zero and holds granted = free + reserved + settled::
+Each entry moves money of a run between four places and says what is in each after it; the database
+lets none fall below zero and holds granted = free + reserved + settled::
 
     grant      -> free                 the run's long-term budget
     reserve    free -> reserved        a round ordered clients, and may have rented an edge
@@ -9,9 +9,9 @@ fall below zero and holds granted = free + reserved + settled::
     void       reserved -> free        the round did not count
 
 Whom a round pays is in its rows: an order without `void`, a rent that was paid. Every entry binds
-all rows of its round by one digest, those of the run itself as round 0, with the ids of agents and
-edges in the place of their indices: the newest entry of a round holds. Left out are what people
-call devices, policies' snapshots, and sums.
+all rows of its round by one digest, those of the run itself as round 0, what people call its agents
+and edges too, with ids in the place of indices: the newest entry of a round holds. Left out are
+policies' snapshots, and sums.
 """
 
 # ruff: noqa: S608 - every query is made of constants
@@ -19,38 +19,51 @@ call devices, policies' snapshots, and sums.
 import hashlib
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from fedagent_coordinator.errors import LedgerError
 from fedagent_protocol.messages import MAX_MICRO, LedgerHead
-from fedagent_protocol.signed import verify
+from fedagent_protocol.signed import ledger_head, verify
 
 GENESIS = bytes(32)
 """What the first entry of the ledger names as its predecessor."""
-_PURPOSE = b"fedagent/ledger-head/1\0"
 
 _CLIENT = "JOIN clients c ON c.run_id = a.run_id AND c.idx = a.client"
 _EDGE = "JOIN edges e ON e.run_id = a.run_id AND e.idx = a.edge"
 _AT = "WHERE a.run_id = ?1 AND a.round = ?2"
-BOUND = (
-    "SELECT * FROM runs WHERE run_id = ?1 AND ?2 = 0",
-    "SELECT * FROM main.closed WHERE run_id = ?1 AND ?2 = 0 ORDER BY first",
-    f"""SELECT round, state, policy, saw, a.rent_micro, rent_paid_micro, psi, reason, timing,
-    opened_ms, closed_ms, e.edge_id FROM rounds a
+BOUND = {
+    "runs": "SELECT * FROM runs WHERE run_id = ?1 AND ?2 = 0",
+    "closed": "SELECT * FROM main.closed WHERE run_id = ?1 AND ?2 = 0 ORDER BY first",
+    "clients": "SELECT idx, agent_id, label FROM clients WHERE run_id = ?1 AND ?2 = 0 ORDER BY idx",
+    "edges": "SELECT idx, edge_id, label FROM edges WHERE run_id = ?1 AND ?2 = 0 ORDER BY idx",
+    "rounds": f"""SELECT round, state, policy, saw, a.ordered, reserved_micro, a.rent_micro,
+    rent_paid_micro, psi, reason, timing, opened_ms, closed_ms, e.edge_id FROM rounds a
     LEFT JOIN edges e ON e.run_id = a.run_id AND e.idx = a.rented_edge {_AT}""",
-    f"SELECT a.*, c.agent_id, e.edge_id FROM orders a {_CLIENT} {_EDGE} {_AT} ORDER BY client",
-    f"SELECT a.*, e.edge_id FROM edge_results a {_EDGE} {_AT} ORDER BY edge",
-    f"SELECT * FROM models a {_AT}",
-    f"SELECT * FROM metrics a {_AT} ORDER BY metric",
-    f"SELECT * FROM evaluations a {_AT}",
-    f"SELECT a.*, c.agent_id, e.edge_id FROM answers a {_CLIENT} {_EDGE} {_AT} ORDER BY client",
-)
-"""The rows that an entry binds, of a run and a round."""
+    "orders": f"SELECT a.*, c.agent_id, e.edge_id FROM orders a {_CLIENT} {_EDGE} {_AT} "
+    "ORDER BY client",
+    "edge_results": f"SELECT a.*, e.edge_id FROM edge_results a {_EDGE} {_AT} ORDER BY edge",
+    "models": f"SELECT * FROM models a {_AT}",
+    "metrics": f"SELECT * FROM metrics a {_AT} ORDER BY metric",
+    "evaluations": f"SELECT * FROM evaluations a {_AT}",
+    "answers": f"SELECT a.*, c.agent_id, e.edge_id FROM answers a {_CLIENT} {_EDGE} {_AT} "
+    "ORDER BY client",
+}
+"""By table, the rows that an entry binds, of a run and a round."""
+CHANGED = {
+    "reserve": ("rounds",),
+    "settle": ("rounds", "orders", "edge_results", "metrics"),
+    "model": ("models",),
+    "metrics": ("metrics",),
+    "evaluation": ("evaluations", "answers"),
+    "names": ("clients", "edges"),
+}
+"""By kind of entry, the tables in which rows of its round change with it; all with another kind."""
 UNBINDING = ("grant", "note", "accept")
 """Entries that bind no rows."""
-MOVES = ("grant", "reserve", "settle", "void")
+_BALANCE = "granted_micro, free_micro, reserved_micro, settled_micro, voided_micro"
 
 _MOVED = "SELECT seq, n.run_id, n.round, kind"
 _OF_RUN = "(:run_id IS NULL OR n.run_id = :run_id)"
@@ -78,8 +91,7 @@ UNION ALL {_END.format(_RENTED)}, 'edge/' || rented_edge,
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One row of the ledger; `hash` covers every other field and the hash before it."""
 
     seq: int
@@ -90,10 +102,20 @@ class Entry:
     digest: bytes
     note: str
     at_ms: int
+    granted_micro: int
+    free_micro: int
+    reserved_micro: int
+    settled_micro: int
+    voided_micro: int
     hash: bytes
 
+    @property
+    def balance(self) -> tuple[int, ...]:
+        """Where the money of the run is after it."""
+        return self[8:13]
 
-COLUMNS = tuple(one.name for one in fields(Entry))
+
+COLUMNS = Entry._fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +145,31 @@ def chain_hash(previous: bytes, values: Sequence[object]) -> bytes:
     return hashlib.sha256(previous + msgspec.msgpack.encode(values)).digest()
 
 
-def digest_of(sql: sqlite3.Connection, run_id: str, round_: int) -> bytes:
-    """Return the digest of all rows of a round; round 0 is the run itself."""
-    cursor, whole = sql.cursor(), hashlib.sha256()
+Parts = dict[str, bytes]
+"""By table, the digest of the rows of a round."""
+_NO_ROWS: Parts = dict.fromkeys(BOUND, hashlib.sha256(msgspec.msgpack.encode([])).digest())
+
+
+def parts_of(
+    sql: sqlite3.Connection, run_id: str, round_: int, kind: str = "", known: Parts | None = None
+) -> Parts:
+    """Return the digests of the rows of a round; round 0 is the run itself.
+
+    With what was `known` before an entry of a kind, no more is read than changes with that.
+    """
+    if kind == "reserve":
+        known = _NO_ROWS
+    cursor, parts = sql.cursor(), dict(known or {})
     cursor.row_factory = None  # tuples
-    for query in BOUND:
-        rows = cursor.execute(query, (run_id, round_)).fetchall()
-        whole.update(hashlib.sha256(msgspec.msgpack.encode(rows)).digest())
-    return whole.digest()
+    for table in BOUND if known is None else CHANGED.get(kind, BOUND):
+        rows = cursor.execute(BOUND[table], (run_id, round_)).fetchall()
+        parts[table] = hashlib.sha256(msgspec.msgpack.encode(rows)).digest()
+    return parts
+
+
+def digest_of(parts: Parts) -> bytes:
+    """Return the digest of all rows of a round."""
+    return hashlib.sha256(b"".join(parts[table] for table in BOUND)).digest()
 
 
 def entries_of(sql: sqlite3.Connection, since: int = 0) -> Iterator[Entry]:
@@ -170,6 +209,14 @@ def checked_micro(what: str, amount: object) -> int:
     return amount
 
 
+def balance_of(sql: sqlite3.Connection, run_id: str) -> tuple[int, ...]:
+    """Return where the money of a run is, in the order of `Balance`: as its newest entry has it."""
+    row = sql.execute(
+        f"SELECT {_BALANCE} FROM entries WHERE run_id = ? ORDER BY seq DESC LIMIT 1", (run_id,)
+    ).fetchone()
+    return (0,) * 5 if row is None else tuple(row)
+
+
 def moved(kind: str, amount: int, reserved: int = 0) -> tuple[int, int, int, int, int]:
     """Return what an entry adds to each column of `Balance`."""
     match kind:
@@ -179,15 +226,12 @@ def moved(kind: str, amount: int, reserved: int = 0) -> tuple[int, int, int, int
             return 0, -amount, amount, 0, 0
         case "settle":
             return 0, reserved - amount, -reserved, amount, reserved - amount
-        case _:
+        case "void":
             return 0, reserved, -reserved, 0, reserved
-
-
-def head_bytes(seq: int, hash_: bytes) -> bytes:
-    """Return what a coordinator signs of a head: its newest entry, which edges are witnesses of."""
-    return _PURPOSE + seq.to_bytes(8) + hash_
+        case _:
+            return 0, 0, 0, 0, 0
 
 
 def is_genuine(head: LedgerHead, public: bytes) -> bool:
     """Return whether the coordinator with this key has signed a head."""
-    return verify(public, head.signature, head_bytes(head.seq, head.hash))
+    return verify(public, head.signature, ledger_head(head.seq, head.hash))

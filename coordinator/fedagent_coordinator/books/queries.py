@@ -17,6 +17,7 @@ import msgspec
 from fedagent_coordinator.errors import UnknownRunError
 
 from .archive import Prunable, closed_pieces, closed_until, prunable, reopened
+from .ledger import balance_of
 from .models import ModelQueries, recipe_in
 from .rows import (
     Balance,
@@ -37,8 +38,7 @@ ORDERS_OF = 500
 """Newest rounds among which orders of one client are looked for."""
 _RUN = """SELECT run_id, recipe_digest, coalesce(scaled, recipe) AS recipe, extended, seed,
     unlimited, origin, begun_ms, ended_ms, end_reason FROM runs"""
-_SUMS = """COUNT(o.client) AS ordered, COALESCE(SUM(o.in_time), 0) AS in_time,
-    COALESCE(SUM(o.used), 0) AS used"""
+_SUMS = "COALESCE(SUM(o.in_time), 0) AS in_time, COALESCE(SUM(o.used), 0) AS used"
 _PAID = "COALESCE(SUM((NOT o.void) * o.price_micro), 0)"
 
 
@@ -141,12 +141,16 @@ class Queries:
         )
         return None if found is None else str(found)
 
+    def open_rounds(self, run_id: str) -> int:
+        """Return how many rounds have not ended."""
+        query = "SELECT COUNT(*) FROM rounds WHERE run_id = ? AND state = 'open'"
+        return int(self._value(query, run_id))
+
     def done_rounds(self, run_id: str, since: int) -> list[tuple[int, int]]:
         """Return the settled rounds after `since`, and how many clients each ordered."""
         rows = self._db.execute(
-            "SELECT round, COUNT(o.client) FROM rounds r "
-            "LEFT JOIN orders o USING (run_id, round) "
-            "WHERE run_id = ? AND round > ? AND state = 'done' GROUP BY round ORDER BY round",
+            "SELECT round, ordered FROM rounds "
+            "WHERE run_id = ? AND round > ? AND state = 'done' ORDER BY round",
             (run_id, since),
         )
         return [(round_, ordered) for round_, ordered in rows]
@@ -156,7 +160,8 @@ class Queries:
         since = self.closed_until(run_id) if self._since is None else self._since
         rows = self._db.execute(
             "SELECT r.round, r.state, r.policy, r.reason, r.timing, r.opened_ms, r.closed_ms, "
-            "r.controls, COALESCE(e.edge_id, '') AS rented, r.rent_paid_micro AS rent_micro, "
+            "r.controls, r.ordered, r.rent_paid_micro AS rent_micro, "
+            "COALESCE(e.edge_id, '') AS rented, "
             f"{_SUMS}, {_PAID} AS paid_micro FROM (SELECT * FROM rounds "
             "WHERE run_id = ? AND round > ? ORDER BY round DESC LIMIT ?) r "
             "LEFT JOIN orders o USING (run_id, round) "
@@ -228,7 +233,8 @@ class Queries:
         return fetch(
             self._db,
             EdgeRow,
-            f"SELECT s.*, e.edge_id, e.label, {_SUMS}, {_PAID} AS spent_micro "
+            f"SELECT s.*, e.edge_id, e.label, {_SUMS}, {_PAID} AS spent_micro, "
+            "COUNT(o.client) AS ordered "
             "FROM edge_results s JOIN edges e ON e.run_id = s.run_id AND e.idx = s.edge "
             "LEFT JOIN orders o USING (run_id, round, edge) "
             "WHERE s.run_id = ? AND s.round > ? AND (? IS NULL OR s.round = ?) "
@@ -310,14 +316,7 @@ class Queries:
 
     def balance(self, run_id: str) -> Balance:
         """Return where the money of a run is."""
-        rows = fetch(
-            self._db,
-            Balance,
-            "SELECT granted_micro, free_micro, reserved_micro, settled_micro, voided_micro "
-            "FROM balances WHERE run_id = ?",
-            (run_id,),
-        )
-        return rows[0] if rows else Balance()
+        return Balance(*balance_of(self._db, run_id))
 
     def _value(self, query: str, *values: object) -> Any:
         row = self._db.execute(query, values).fetchone()

@@ -1,37 +1,77 @@
-"""What the store knows of rounds, policies and the ledger; what is quickly read is in `queries`."""
+"""What the books know of rounds, policies and the ledger; what is quickly read is in `queries`.
+
+A feedback is not stored: it is rebuilt from the round's view, its selection and its orders,
+so a policy that is restored has learnt exactly what was settled, bit for bit. Opinions are
+written later, with the evaluation of a round's model, and join it here.
+"""
+
+# ruff: noqa: S608 - every query is made of constants
 
 import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
+import numpy as np
+
+from fedagent_coordinator.core.answers import by_client
 from fedagent_coordinator.core.decision import CLAIMS, TRUST
+from fedagent_coordinator.core.effects import PLAIN, Controls
+from fedagent_coordinator.core.outcomes import endings_of
 from fedagent_coordinator.core.settings import Progress
-from fedagent_coordinator.core.trust import ClaimGaps, Trust
+from fedagent_coordinator.core.trust import ClaimGaps, Trust, evidence
 from fedagent_coordinator.errors import (
     StateError,
     StoreDamagedError,
     UnknownRoundError,
 )
-from fedagent_coordinator.policies.base import Feedback, IntArray, RoundView, Selection
+from fedagent_coordinator.policies.base import (
+    MAX_COUNT,
+    Feedback,
+    IntArray,
+    RoundView,
+    Selection,
+    State,
+)
 from fedagent_coordinator.policies.state import taken
 from fedagent_protocol.signed import WorkClaim
 
 from .audit import Ledger
 from .evaluations import EvaluationQueries
-from .learning import (
-    Logged,
-    Restorable,
-    free_before,
-    logged,
-    refuse_pruned,
-    restore,
-    saw,
-    settled,
-)
 from .queries import Queries, open_books
-from .records import unpack_arrays
+from .records import COLUMNS, controls_of, saw, unpack_arrays
+
+_READ = ("client", "in_time", *COLUMNS, "status", "reason", "norm")
+_OPTIONAL = {"steps": "steps", "iterations": "iterations", "train_s": "steps"}
+"""Columns that a feedback may do without, and the one whose NULLs say so: seconds may be NaN."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Logged:
+    """A round as it is on disk: what its policy saw and decided, and what it learnt.
+
+    `feedback` is None of a round that was voided: nobody learnt from it. `free_micro` is what the
+    run could still pay to clients; None for no limit.
+    """
+
+    view: RoundView
+    selection: Selection
+    feedback: Feedback | None
+    controls: Controls = PLAIN
+    free_micro: int | None = None
+
+
+class Restorable(Protocol):
+    """What decided the rounds of a run (`core.decision.Learning`)."""
+
+    def restore(self, state: State) -> None:
+        """Continue from `state` exactly."""
+
+    def learn(self, feedback: Feedback, controls: Controls) -> None:
+        """Learn from a settled round."""
 
 
 class Reader(Queries):
@@ -57,33 +97,6 @@ class Reader(Queries):
             state=self.models.state(run_id),
         )
 
-    def plan(self, run_id: str, round_: int) -> tuple[RoundView, Selection]:
-        """Return what the policy saw and decided, for "why".
-
-        Raises:
-            UnknownRoundError: There is no such round, or no more.
-        """
-        refuse_pruned(self._db, run_id, round_)
-        row = self._db.execute(
-            "SELECT view, selection FROM rounds WHERE run_id = ? AND round = ?", (run_id, round_)
-        ).fetchone()
-        if row is None:
-            raise UnknownRoundError(run_id, round_)
-        return saw(row)
-
-    def free_before(self, run_id: str, round_: int) -> int | None:
-        """Return what the run could pay to the clients of a round; None for no limit."""
-        if self._value("SELECT unlimited FROM runs WHERE run_id = ?", run_id):
-            return None
-        rent = self._value(
-            "SELECT rent_micro FROM rounds WHERE run_id = ? AND round = ?", run_id, round_
-        )
-        return free_before(self._db, run_id, round_) - int(rent or 0)
-
-    def restore(self, run_id: str, policies: Restorable, *, before: int) -> None:
-        """Give policies what they knew when a round was decided; see `learning.restore`."""
-        restore(self._db, run_id, policies, before=before)
-
     def client_starts(self, run_id: str) -> IntArray | None:
         """Return how often clients had started as the last round saw them; None if unknown."""
         last = self.last_round(run_id)
@@ -98,10 +111,46 @@ class Reader(Queries):
         works = [WorkClaim.read(claim) for (claim,) in claims]
         return frozenset((work.agent, work.made_in or work.round) for work in works)
 
-    def learnt(self, run_id: str) -> Iterator[Feedback]:
-        """Yield what the policy learnt of each settled round that is not pruned, in order."""
-        return (
-            feedback for feedback, _ in settled(self._db, run_id, since=self.closed_until(run_id))
+    # ------------------------------------------------- what was seen and decided
+
+    def plan(self, run_id: str, round_: int) -> tuple[RoundView, Selection]:
+        """Return what the policy saw and decided, for "why".
+
+        Raises:
+            UnknownRoundError: There is no such round, or no more.
+        """
+        self._refuse_pruned(run_id, round_)
+        row = self._db.execute(
+            "SELECT view, selection FROM rounds WHERE run_id = ? AND round = ?", (run_id, round_)
+        ).fetchone()
+        if row is None:
+            raise UnknownRoundError(run_id, round_)
+        return saw(row)
+
+    def _refuse_pruned(self, run_id: str, round_: int) -> None:
+        if 1 <= round_ <= (last := self.closed_until(run_id)):
+            problem = f"was pruned, with all before round {last + 1}"
+            hint = "ask about a later round, or read an older `fedagent backup`"
+            raise UnknownRoundError(run_id, round_, problem, hint)
+
+    def free_before(self, run_id: str, round_: int) -> int | None:
+        """Return what the run could pay to the clients of a round; None for no limit."""
+        if self._value("SELECT unlimited FROM runs WHERE run_id = ?", run_id):
+            return None
+        rent = self._value(
+            "SELECT rent_micro FROM rounds WHERE run_id = ? AND round = ?", run_id, round_
+        )
+        return self._free(run_id, round_) - int(rent or 0)
+
+    def _free(self, run_id: str, round_: int) -> int:
+        return int(
+            self._value(
+                "SELECT COALESCE(SUM(CASE kind WHEN 'grant' THEN amount_micro WHEN 'settle' "
+                "THEN -amount_micro END), 0) FROM entries "
+                "WHERE run_id = ? AND COALESCE(round, 0) < ?",
+                run_id,
+                round_,
+            )
         )
 
     def logged(self, run_id: str) -> Iterator[Logged]:
@@ -110,7 +159,119 @@ class Reader(Queries):
         Raises:
             UnknownRoundError: What the first of them saw is gone.
         """
-        return logged(self._db, run_id)
+        self._refuse_pruned(run_id, 1)
+        unlimited = self.run(run_id).unlimited
+        free = self._free(run_id, 1)
+        rows = self._db.execute(
+            "SELECT r.*, e.mode, n.amount_micro AS settled FROM rounds r "
+            "LEFT JOIN evaluations e USING (run_id, round) "
+            "JOIN entries n ON n.run_id = r.run_id AND n.round = r.round "
+            "AND n.kind IN ('settle', 'void') WHERE r.run_id = ? AND r.state <> 'open' "
+            "ORDER BY r.round",
+            (run_id,),
+        )
+        for row in rows:
+            view, selection = saw(row)
+            done = row["state"] == "done"
+            yield Logged(
+                view=view,
+                selection=selection,
+                feedback=self._feedback(row, view, selection.pairs) if done else None,
+                controls=controls_of(row),
+                free_micro=None if unlimited else free - row["rent_micro"],
+            )
+            free -= row["settled"]
+
+    # ------------------------------------------------------------ what was learnt
+
+    def restore(self, run_id: str, policies: Restorable, *, before: int = MAX_COUNT) -> int:
+        """Give policies what they knew when a round was decided; return how many were replayed.
+
+        Raises:
+            StateError: The snapshot is of other policies.
+            StoreDamagedError: Stored bytes are damaged.
+            UnknownRoundError: What they learnt from was pruned.
+        """
+        row = self._db.execute(
+            "SELECT round, state FROM snapshots WHERE run_id = ? AND round < ? "
+            "ORDER BY round DESC LIMIT 1",
+            (run_id, before),
+        ).fetchone()
+        if row is not None:
+            policies.restore(unpack_arrays(row["state"]))
+        replayed, since = 0, 0 if row is None else row["round"]
+        for feedback, controls in self.settled(run_id, since=since, before=before):
+            policies.learn(feedback, controls)
+            replayed += 1
+        return replayed
+
+    def settled(
+        self, run_id: str, *, since: int | None = None, before: int = MAX_COUNT
+    ) -> Iterator[tuple[Feedback, Controls]]:
+        """Yield what was learnt of every settled round between two others, in order.
+
+        Without the first, all those that are not pruned.
+
+        Raises:
+            UnknownRoundError: What the first of them saw is gone.
+        """
+        since = self.closed_until(run_id) if since is None else since
+        if since + 1 < before:
+            self._refuse_pruned(run_id, since + 1)
+        rows = self._db.execute(
+            "SELECT r.*, e.mode FROM rounds r LEFT JOIN evaluations e USING (run_id, round) "
+            "WHERE r.run_id = ? AND r.round > ? AND r.round < ? AND r.state = 'done' "
+            "ORDER BY r.round",
+            (run_id, since, before),
+        )
+        for row in rows:
+            view, selection = saw(row)
+            yield self._feedback(row, view, selection.pairs), controls_of(row)
+
+    def _feedback(self, row: sqlite3.Row, view: RoundView, pairs: IntArray) -> Feedback:
+        key = (row["run_id"], row["round"])
+        orders = self._db.execute(
+            f"SELECT {', '.join(_READ)} FROM orders WHERE run_id = ? AND round = ? ORDER BY place",
+            key,
+        ).fetchall()
+        by_name = zip(*orders, strict=True) if orders else ((),) * len(_READ)
+        columns: dict[str, list[Any]] = dict(zip(_READ, map(list, by_name), strict=True))
+        if columns["client"] != view.pair_client[pairs].tolist():
+            problem = f"of round {row['round']} are not those of its plan"
+            raise StoreDamagedError("stored outcomes", problem)
+        arrays: dict[str, Any] = {
+            name: np.array(columns[name], dtype=dtype)
+            for name, dtype in COLUMNS.items()
+            if name not in _OPTIONAL or None not in columns[_OPTIONAL[name]]
+        }
+        opinions = None
+        if row["mode"] == "report":
+            found = self._db.execute(
+                "SELECT client, score FROM answers WHERE run_id = ? AND round = ?", key
+            ).fetchall()
+            client = np.array([opinion["client"] for opinion in found], dtype=np.int64)
+            score = np.array([opinion["score"] for opinion in found], dtype=np.float64)
+            opinions = by_client(client, score, len(view.client_price))
+        in_time = np.array(columns["in_time"], dtype=np.bool_)
+        said = columns["status"], columns["reason"]
+        believed = evidence(
+            view.pair_edge[pairs].astype(np.int64),
+            norm=np.array(columns["norm"], dtype=np.float64),
+            samples=arrays["num_samples"],
+            reason=columns["reason"],
+            valid=~arrays["void"],
+        )
+        return Feedback(
+            view=view,
+            pairs=pairs,
+            X=in_time,
+            ending=endings_of(*said, in_time, arrays["void"]),
+            evidence=believed,
+            psi=row["psi"],
+            rent_micro=row["rent_paid_micro"],
+            opinions=opinions,
+            **arrays,
+        )
 
     def claim_gaps(self, run_id: str) -> dict[int, float]:
         """Return what each client's updates took over what it claimed; by index, where known.
@@ -131,20 +292,26 @@ class Reader(Queries):
 
     def _caught_up(self, run_id: str, part: ClaimGaps | Trust, prefix: str) -> bool:
         """Let a part learn what it knew at the last snapshot, and the rounds since."""
-        since = 0
-        row = self._db.execute(
-            "SELECT round, state FROM snapshots WHERE run_id = ? ORDER BY round DESC LIMIT 1",
-            (run_id,),
-        ).fetchone()
         try:
-            if row is not None and (kept := taken(unpack_arrays(row["state"]), prefix)):
-                part.restore(kept)
-                since = row["round"]
-            for feedback, _ in settled(self._db, run_id, since=since):
-                part.learn(feedback)
+            self.restore(run_id, _Part(part, prefix))
         except (UnknownRoundError, StoreDamagedError, StateError):
             return False
         return True
+
+
+@dataclass(slots=True)
+class _Part:
+    """One of all that learns."""
+
+    part: ClaimGaps | Trust
+    prefix: str
+
+    def restore(self, state: State) -> None:
+        if kept := taken(dict(state), self.prefix):
+            self.part.restore(kept)
+
+    def learn(self, feedback: Feedback, _: Controls) -> None:
+        self.part.learn(feedback)
 
 
 def open_reader(folder: Path) -> AbstractContextManager[Reader]:

@@ -4,6 +4,7 @@ Numpy arrays keep dtype, shape and little-endian bytes; nothing is executed when
 and what comes back is bit-equal.
 """
 
+import sqlite3
 import zlib
 from typing import Any
 
@@ -11,7 +12,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_coordinator.core.effects import PLAIN, Controls
+from fedagent_coordinator.policies.base import RoundView, Selection
+
 from .rows import Record, unpacked
+
+COLUMNS: dict[str, type[np.generic]] = {
+    **dict.fromkeys(("used", "void", "censored"), np.bool_),
+    **dict.fromkeys(("num_samples", "arrivals", "steps", "iterations"), np.int64),
+    **dict.fromkeys(("tau_s", "dt_s", "lc_s", "ut_s", "train_s"), np.float64),
+    **dict.fromkeys(("seconds_per_iteration", "loss", "loss_rms"), np.float64),
+}
+"""Of `orders`, as `Feedback` has them too."""
 
 _KINDS = "biuf"
 """Booleans, whole numbers and floats: what an array may be of."""
@@ -34,6 +46,16 @@ def unpack(data: bytes, kind: type[Record]) -> Record:
 def unpack_arrays(data: bytes) -> dict[str, npt.NDArray[np.generic]]:
     """Return arrays by name, writable."""
     return unpack(data, dict[str, npt.NDArray[np.generic]])
+
+
+def saw(row: sqlite3.Row) -> tuple[RoundView, Selection]:
+    """Return what the policy saw and decided."""
+    return unpack(row["view"], RoundView), unpack(row["selection"], Selection)
+
+
+def controls_of(row: sqlite3.Row) -> Controls:
+    """Return what was decided of a round besides who trains."""
+    return unpack(row["controls"], Controls) if row["controls"] else PLAIN
 
 
 def _from_array(array: Any) -> tuple[str, tuple[int, ...], bytes]:

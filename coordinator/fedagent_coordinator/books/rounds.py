@@ -1,4 +1,4 @@
-"""Rounds in the store's transactions: their plans, and how they ended."""
+"""Rounds in the books' transactions: their plans, and how they ended."""
 
 # ruff: noqa: S608 - every query is made of constants
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,19 +14,26 @@ from msgspec import structs
 
 from fedagent_coordinator.core.effects import Reserve, Settle
 from fedagent_coordinator.errors import InvalidSelectionError, LedgerError
+from fedagent_coordinator.policies.base import IntArray, RoundView
 from fedagent_coordinator.policies.selection import check_selection, check_view, spent_per_edge
 from fedagent_protocol.messages import OutcomeStatus
 from fedagent_task.scoring.measures import DEVICE_SCORE, TRAIN_LOSS
 
 from .database import Database
-from .learning import COLUMNS
-from .records import pack
+from .ledger import checked_micro
+from .records import COLUMNS, pack, saw
 
 DEVICE_SAMPLES = "device_samples"
 """On how many samples a score by devices rests."""
-_DETAILS = ("status", "reason", "weight", "norm")
+_ORDER = ("place", "client", "edge", "price_micro")
+_ENDED = ("in_time", *COLUMNS, "status", "reason", "weight", "norm")
 _PROOF = ("claim", "public", "signature")
 _UNSIGNED = (None, None, None)
+_COUNTED = """UPDATE clients SET ordered = ordered + 1, in_time = in_time + ?, used = used + ?,
+    paid = paid + ?, paid_micro = paid_micro + ?, released = released + ?,
+    last_round = ?, last_status = ?, last_reason = ? WHERE run_id = ? AND idx = ?"""
+Orders = list[tuple[int, int, int, int]]
+"""Place, client, edge and price of each order of a round."""
 
 
 # ------------------------------------------------------------------- reserving
@@ -47,9 +54,7 @@ def check_plan(plan: Reserve) -> int:
         if micro > (budget := int(view.edge_budget[edge])):
             raise overspent(f"edge {edge}", wanted_micro=micro, free_micro=budget)
     check_selection(view, pairs)
-    placement = plan.controls.placement
-    rent = 0 if placement.edge is None else placement.rent_micro
-    return rent + int(view.client_price[view.pair_client[pairs]].sum())
+    return _rent(plan) + int(view.client_price[view.pair_client[pairs]].sum())
 
 
 def overspent(payer: str, *, wanted_micro: int, free_micro: int) -> LedgerError:
@@ -57,39 +62,37 @@ def overspent(payer: str, *, wanted_micro: int, free_micro: int) -> LedgerError:
     return LedgerError(f"{payer} has {free_micro} micro-credits, the round needs {wanted_micro}")
 
 
+def _rent(plan: Reserve) -> int:
+    placement = plan.controls.placement
+    return 0 if placement.edge is None else placement.rent_micro
+
+
 def insert_plan(db: Database, run_id: str, plan: Reserve, *, policy: str, total: int) -> None:
-    """Write a round with its orders, and take their money."""
-    saw = (
+    """Write a round, and take the money of its orders, which are in its selection until it ends."""
+    sql = db.connection
+    for table, used in (
+        ("clients", plan.clients),
+        ("edges", plan.view.pair_edge[plan.selection.pairs]),
+    ):
+        query = f"SELECT COALESCE(MAX(idx), -1) FROM {table} WHERE run_id = ?"
+        if used.max(initial=-1) > sql.execute(query, (run_id,)).fetchone()[0]:
+            raise LedgerError(f"the ledger refuses this: it has no such place in {table}")
+    decided = (
         pack(replace(plan.view, truth=None)),
         pack(plan.selection),
         b"" if plan.controls.plain else pack(plan.controls),
     )
-    key, sql = (run_id, plan.round), db.connection
-    placement = plan.controls.placement
-    rent = 0 if placement.edge is None else placement.rent_micro
     sql.execute(
         "INSERT INTO rounds (run_id, round, state, policy, view, selection, controls, saw, "
-        "rented_edge, rent_micro, opened_ms) VALUES (?, ?, 'open', ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*key, policy, *saw, digest_of_saw(*saw), placement.edge, rent, db.clock_ms()),
+        "ordered, reserved_micro, rented_edge, rent_micro, opened_ms) "
+        "VALUES (?, ?, 'open', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(run_id, plan.round, policy, *decided, digest_of_saw(*decided)),
+            *(len(plan.selection.pairs), checked_micro("reserve", total)),
+            *(plan.controls.placement.edge, _rent(plan), db.clock_ms()),
+        ),
     )
-    pairs = plan.selection.pairs
-    clients = plan.view.pair_client[pairs]
-    columns = (
-        clients.tolist(),
-        plan.view.pair_edge[pairs].tolist(),
-        plan.view.client_price[clients].tolist(),
-    )
-    sql.executemany(
-        "INSERT INTO orders (run_id, round, place, client, edge, price_micro) "
-        "VALUES (?, ?, ?, ?, ?, ?)",
-        [(*key, place, *row) for place, row in enumerate(zip(*columns, strict=True))],
-    )
-    sql.executemany(
-        "UPDATE clients SET ordered = ordered + 1, released = released + 1 "
-        "WHERE run_id = ? AND idx = ?",
-        [(run_id, client) for client in columns[0]],
-    )
-    db.move("reserve", *key, total)
+    db.append("reserve", run_id, plan.round, amount_micro=total)
 
 
 def digest_of_saw(view: bytes, selection: bytes, controls: bytes) -> bytes:
@@ -101,7 +104,24 @@ def digest_of_saw(view: bytes, selection: bytes, controls: bytes) -> bytes:
 # -------------------------------------------------------------------- settling
 
 
-def settle(db: Database, run_id: str, result: Settle) -> None:
+def orders_of(view: RoundView, pairs: IntArray) -> Orders:
+    """Return what a selection of pairs orders."""
+    clients = view.pair_client[pairs]
+    columns = (clients, view.pair_edge[pairs], view.client_price[clients])
+    return list(zip(range(len(pairs)), *(column.tolist() for column in columns), strict=True))
+
+
+def _insert_orders(
+    sql: sqlite3.Connection, key: tuple[str, int], names: Sequence[str], rows: Iterable[Any]
+) -> None:
+    # NaN becomes NULL.
+    sql.executemany(
+        f"INSERT INTO orders (run_id, round, {', '.join(names)}) VALUES (?, ?{', ?' * len(names)})",
+        [(*key, *row) for row in rows],
+    )
+
+
+def settle(db: Database, run_id: str, result: Settle, ordered: Orders | None) -> None:
     """Write how each order and each edge ended a round, its end, and move its money.
 
     Raises:
@@ -109,99 +129,73 @@ def settle(db: Database, run_id: str, result: Settle) -> None:
             nothing nor what was reserved, or for no work.
     """
     sql, key, f, d = db.connection, (run_id, result.round), result.feedback, result.details
-    clients = f.view.pair_client[f.pairs].tolist()
-    _check_ends(sql, run_id, result, clients)
-    prices = f.view.client_price[clients]
-    paid = int(prices[~f.void].sum())
+    orders = orders_of(f.view, f.pairs)
+    reserved = _check_ends(sql, key, result, orders, ordered)
     columns: dict[str, Sequence[Any]] = {"in_time": f.X.tolist()}
     for name in COLUMNS:
         column = getattr(f, name)
-        columns[name] = [None] * len(f.pairs) if column is None else column.tolist()
-    for name in _DETAILS:
-        column = getattr(d, name)
-        columns[name] = column if isinstance(column, tuple) else column.tolist()
+        columns[name] = [None] * len(orders) if column is None else column.tolist()
+    columns |= {"status": d.status, "reason": d.reason}
+    columns |= {"weight": d.weight.tolist(), "norm": d.norm.tolist()}
     proofs = [
         structs.astuple(result.proofs[client])
         if client in result.proofs and not void
         else _UNSIGNED
-        for client, void in zip(clients, columns["void"], strict=True)
+        for (_, client, *_), void in zip(orders, columns["void"], strict=True)
     ]
-    values = [
-        (*row, *proof)
-        for row, proof in zip(zip(*columns.values(), strict=True), proofs, strict=True)
-    ]
-    # NaN becomes NULL.
-    sql.executemany(
-        f"UPDATE orders SET {', '.join(f'{name} = ?' for name in (*columns, *_PROOF))} "
-        "WHERE run_id = ? AND round = ? AND client = ?",
-        [(*row, *key, client) for row, client in zip(values, clients, strict=True)],
-    )
+    ended = zip(*(columns[name] for name in _ENDED), strict=True)
+    rows = [(*a, *b, *c) for a, b, c in zip(orders, ended, proofs, strict=True)]
+    _insert_orders(sql, key, (*_ORDER, *_ENDED, *_PROOF), rows)
     db.checkpoint("settle.half")
-    _count_clients(sql, result, run_id, clients, columns)
+    paid = 0
+    counted = []
+    names = ("in_time", "used", "void", "status", "reason")
+    for (_, client, _, price), in_time, used, void, status, reason in zip(
+        orders, *(columns[name] for name in names), strict=True
+    ):
+        micro = 0 if void else price
+        paid += micro
+        # What it declined has not left it.
+        released = status != OutcomeStatus.DECLINED.value
+        end = (micro, released, result.round, status, reason, run_id, client)
+        counted.append((in_time, used, not void, *end))
+    sql.executemany(_COUNTED, counted)
     _close_edges(sql, result, run_id)
     sql.execute(
         "UPDATE rounds SET state = 'done', psi = ?, timing = ?, reason = ?, closed_ms = ?, "
         "rent_paid_micro = ? WHERE run_id = ? AND round = ?",
         (
-            *(f.psi, json.dumps(dict(result.timing_ms)), result.reason, db.clock_ms()),
+            *(f.psi, json.dumps(result.timing_ms), result.reason, db.clock_ms()),
             *(f.rent_micro, *key),
         ),
     )
     _insert_scores(sql, run_id, result)
-    reserved = reserved_micro(sql, *key)
-    db.move("settle", *key, paid + f.rent_micro, reserved_micro=reserved)
+    amount = paid + f.rent_micro
+    db.append("settle", *key, amount_micro=amount, reserved_micro=reserved)
 
 
-def _check_ends(sql: sqlite3.Connection, run_id: str, result: Settle, clients: list[int]) -> None:
-    feedback, view = result.feedback, result.feedback.view
-    edges = view.pair_edge[feedback.pairs].tolist()
-    ended = list(zip(clients, edges, strict=True))
-    key = (run_id, result.round)
-    ordered = [
-        tuple(row)
-        for row in sql.execute(
-            "SELECT client, edge FROM orders WHERE run_id = ? AND round = ? ORDER BY place", key
-        )
-    ]
-    if ended != ordered or view.round != result.round:
-        missing = {client for client, _ in ordered} - set(clients)
-        unknown = {client for client, _ in set(ended) - set(ordered)}
-        raise LedgerError(
-            f"round {result.round}: no outcome for clients {sorted(missing)[:10]}, "
-            f"outcomes without a reservation for {sorted(unknown)[:10]}"
-        )
-    (due,) = sql.execute(
-        "SELECT rent_micro FROM rounds WHERE run_id = ? AND round = ?", key
-    ).fetchone()
-    rent = feedback.rent_micro
-    if rent not in {0, due} or (rent and feedback.void.all()):
-        raise LedgerError(f"the rent is {rent}, which was not reserved or is for no work")
-
-
-def _count_clients(
+def _check_ends(
     sql: sqlite3.Connection,
+    key: tuple[str, int],
     result: Settle,
-    run_id: str,
-    clients: Sequence[int],
-    columns: dict[str, Sequence[Any]],
-) -> None:
-    """Add to what each client did in all rounds."""
-    names = ("in_time", "used", "void", "status", "reason")
-    prices = result.feedback.view.client_price[clients].tolist()
-    rows = zip(clients, prices, *(columns[name] for name in names), strict=True)
-    sql.executemany(
-        "UPDATE clients SET in_time = in_time + ?, used = used + ?, paid = paid + ?, "
-        "paid_micro = paid_micro + ?, released = released - ?, "
-        "last_round = ?, last_status = ?, last_reason = ? WHERE run_id = ? AND idx = ?",
-        [
-            (
-                *(in_time, used, not void, 0 if void else price),
-                *(status == OutcomeStatus.DECLINED.value, result.round, status, reason),
-                *(run_id, client),
-            )
-            for client, price, in_time, used, void, status, reason in rows
-        ],
-    )
+    ended: Orders,
+    ordered: Orders | None,
+) -> int:
+    """Return what the round has reserved; read what was `ordered` where that is not known."""
+    row = sql.execute("SELECT * FROM rounds WHERE run_id = ? AND round = ?", key).fetchone()
+    if ordered is None:
+        view, selection = saw(row)
+        ordered = orders_of(view, selection.pairs)
+    if ended != ordered or result.feedback.view.round != result.round:
+        ours, others = ({client for _, client, _, _ in orders} for orders in (ordered, ended))
+        raise LedgerError(
+            f"round {result.round}: no outcome for clients {sorted(ours - others)[:10]}, "
+            f"outcomes without a reservation for {sorted(others - ours)[:10]}"
+        )
+    rent = result.feedback.rent_micro
+    if rent not in {0, row["rent_micro"]} or (rent and result.feedback.void.all()):
+        raise LedgerError(f"the rent is {rent}, which was not reserved or is for no work")
+    return int(row["reserved_micro"])
 
 
 def _close_edges(sql: sqlite3.Connection, result: Settle, run_id: str) -> None:
@@ -221,20 +215,12 @@ def _close_edges(sql: sqlite3.Connection, result: Settle, run_id: str) -> None:
             for e in result.edges
         ],
     )
-    sql.execute(
-        "UPDATE edges SET rent_micro = rent_micro + ?1 WHERE run_id = ?2 AND idx = "
-        "(SELECT rented_edge FROM rounds WHERE run_id = ?2 AND round = ?3)",
-        (result.feedback.rent_micro, run_id, result.round),
-    )
-
-
-def reserved_micro(sql: sqlite3.Connection, run_id: str, round_: int) -> int:
-    """Return what a round reserved."""
-    (amount,) = sql.execute(
-        "SELECT amount_micro FROM entries WHERE run_id = ? AND round = ? AND kind = 'reserve'",
-        (run_id, round_),
-    ).fetchone()
-    return int(amount)
+    if result.feedback.rent_micro:
+        sql.execute(
+            "UPDATE edges SET rent_micro = rent_micro + ?1 WHERE run_id = ?2 AND idx = "
+            "(SELECT rented_edge FROM rounds WHERE run_id = ?2 AND round = ?3)",
+            (result.feedback.rent_micro, run_id, result.round),
+        )
 
 
 def _insert_scores(sql: sqlite3.Connection, run_id: str, result: Settle) -> None:
@@ -271,21 +257,25 @@ def insert_metrics(
 
 def void_open(db: Database, run_id: str, reason: str) -> tuple[int, ...]:
     """Void every open round of a run; return their numbers."""
-    sql, rounds = db.connection, open_rounds(db.connection, run_id)
-    for round_ in rounds:
+    sql = db.connection
+    rows = sql.execute(
+        "SELECT * FROM rounds WHERE run_id = ? AND state = 'open' ORDER BY round", (run_id,)
+    ).fetchall()
+    for row in rows:
+        key = (run_id, row["round"])
+        view, selection = saw(row)
+        orders = orders_of(view, selection.pairs)
+        _insert_orders(sql, key, _ORDER, orders)
+        # An update may have left a device that was ordered.
+        sql.executemany(
+            "UPDATE clients SET ordered = ordered + 1, released = released + 1 "
+            "WHERE run_id = ? AND idx = ?",
+            [(run_id, client) for _, client, _, _ in orders],
+        )
         sql.execute(
             "UPDATE rounds SET state = 'void', reason = ?, closed_ms = ? "
             "WHERE run_id = ? AND round = ?",
-            (reason, db.clock_ms(), run_id, round_),
+            (reason, db.clock_ms(), *key),
         )
-        reserved = reserved_micro(sql, run_id, round_)
-        db.move("void", run_id, round_, 0, reserved_micro=reserved)
-    return rounds
-
-
-def open_rounds(sql: sqlite3.Connection, run_id: str) -> tuple[int, ...]:
-    """Return the rounds that have not ended."""
-    rows = sql.execute(
-        "SELECT round FROM rounds WHERE run_id = ? AND state = 'open' ORDER BY round", (run_id,)
-    )
+        db.append("void", *key, reserved_micro=row["reserved_micro"])
     return tuple(row["round"] for row in rows)

@@ -159,7 +159,7 @@ class DeviceRow:
         return self.label or self.agent[:8]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Balance:
     """Where the money of a run is; granted = free + reserved + settled."""
 

@@ -27,8 +27,10 @@ _DISK = {
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
 }
-VERSION = 15
+VERSION = 16
 """In `PRAGMA user_version`."""
+PAGE_BYTES = 2048
+"""A transaction writes whole pages, most of them for one short row."""
 
 _RUNS = """
 CREATE TABLE runs (
@@ -94,6 +96,9 @@ CREATE TABLE rounds (
     controls BLOB NOT NULL,
     -- Digest of these three, which a round that is closed has no more.
     saw BLOB NOT NULL CHECK (length(saw) = 32),
+    ordered INTEGER NOT NULL CHECK (ordered >= 0),
+    -- Prices of its orders, and the rent.
+    reserved_micro INTEGER NOT NULL CHECK (reserved_micro >= rent_micro),
     rented_edge INTEGER,
     rent_micro INTEGER NOT NULL CHECK (rent_micro >= 0),
     rent_paid_micro INTEGER NOT NULL DEFAULT 0 CHECK (rent_paid_micro IN (0, rent_micro)),
@@ -107,7 +112,8 @@ CREATE TABLE rounds (
     CHECK (rented_edge IS NOT NULL OR rent_micro = 0),
     CHECK ((state = 'open') = (closed_ms IS NULL))
 ) STRICT;
--- What a round ordered of a client, and how that ended: NULL until then, and of what is unknown.
+-- What a round ordered of a client, and how that ended; written when the round ends.
+-- NULL is unknown, and all of a void round.
 CREATE TABLE orders (
     run_id TEXT NOT NULL, round INTEGER NOT NULL,
     client INTEGER NOT NULL, edge INTEGER NOT NULL,
@@ -127,11 +133,12 @@ CREATE TABLE orders (
     claim BLOB,
     public BLOB CHECK (length(public) = 32),
     signature BLOB CHECK (length(signature) = 64),
-    PRIMARY KEY (run_id, round, client),
     FOREIGN KEY (run_id, round) REFERENCES rounds,
     FOREIGN KEY (run_id, client) REFERENCES clients,
     FOREIGN KEY (run_id, edge) REFERENCES edges
-) STRICT, WITHOUT ROWID;
+) STRICT;
+-- Of few runs each has such a round; the ids of runs would take more room than all else.
+CREATE INDEX orders_of ON orders (round);
 CREATE TABLE edge_results (
     run_id TEXT NOT NULL, round INTEGER NOT NULL, edge INTEGER NOT NULL,
     failed TEXT NOT NULL, model TEXT NOT NULL, weight REAL NOT NULL,
@@ -163,24 +170,21 @@ CREATE TABLE entries (
     digest BLOB NOT NULL CHECK (length(digest) IN (0, 32)),
     note TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
-    hash BLOB NOT NULL CHECK (length(hash) = 32)
+    -- Where the money of the run is after it.
+    granted_micro INTEGER NOT NULL,
+    free_micro INTEGER NOT NULL CHECK (free_micro >= 0),
+    reserved_micro INTEGER NOT NULL CHECK (reserved_micro >= 0),
+    settled_micro INTEGER NOT NULL CHECK (settled_micro >= 0),
+    voided_micro INTEGER NOT NULL CHECK (voided_micro >= 0),
+    hash BLOB NOT NULL CHECK (length(hash) = 32),
+    CHECK (granted_micro = free_micro + reserved_micro + settled_micro)
 ) STRICT;
 CREATE UNIQUE INDEX a_round_ends_once ON entries (run_id, round) WHERE kind IN ('settle', 'void');
 CREATE INDEX notes ON entries (seq) WHERE kind IN ('note', 'accept');
-CREATE UNIQUE INDEX a_round_begins_once ON entries (run_id, round) WHERE kind = 'reserve';
 CREATE TRIGGER entries_no_update BEFORE UPDATE ON entries
     BEGIN SELECT RAISE(ABORT, 'entries can only be appended to'); END;
 CREATE TRIGGER entries_no_delete BEFORE DELETE ON entries
     BEGIN SELECT RAISE(ABORT, 'entries can only be appended to'); END;
-CREATE TABLE balances (
-    run_id TEXT PRIMARY KEY REFERENCES runs,
-    granted_micro INTEGER NOT NULL DEFAULT 0,
-    free_micro INTEGER NOT NULL DEFAULT 0 CHECK (free_micro >= 0),
-    reserved_micro INTEGER NOT NULL DEFAULT 0 CHECK (reserved_micro >= 0),
-    settled_micro INTEGER NOT NULL DEFAULT 0 CHECK (settled_micro >= 0),
-    voided_micro INTEGER NOT NULL DEFAULT 0 CHECK (voided_micro >= 0),
-    CHECK (granted_micro = free_micro + reserved_micro + settled_micro)
-) STRICT, WITHOUT ROWID;
 """
 
 _MODELS = """
@@ -250,6 +254,7 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
         check_version(connection, path)
         return
     body = "\n".join((_RUNS, _ROUNDS, _MONEY, _MODELS))
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     connection.executescript(f"BEGIN IMMEDIATE; {body} PRAGMA user_version = {VERSION}; COMMIT")
 
 

@@ -8,14 +8,18 @@ flight. The process that opens a store holds the data directory's lock.
 import sqlite3
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.core.effects import BookEvaluation, Reserve, Settle
+from fedagent_coordinator.core.effects import (
+    BookEvaluation,
+    HeldOutEvaluated,
+    Reserve,
+    Settle,
+)
 from fedagent_coordinator.errors import (
     HistoryLostError,
     LedgerError,
@@ -26,8 +30,8 @@ from fedagent_coordinator.errors import (
 from fedagent_coordinator.policies.base import State
 from fedagent_protocol.messages import LedgerHead
 
-from . import archive, learning, rounds
-from .database import Database, DatabaseOptions
+from . import archive, rounds
+from .database import Database
 from .evaluations import insert_evaluation
 from .ledger import checked_micro, hash_at, is_genuine
 from .reader import Reader
@@ -74,6 +78,7 @@ class _Index:
             with self._db.transaction("index") as sql:
                 rows = [(self._run_id, place, id_) for id_, place in places.items()]
                 sql.executemany(self._insert, rows)
+                self._db.append("names", self._run_id)
             self.places.update(places)
             self.label({id_: self._waiting.pop(id_) for id_ in fresh if id_ in self._waiting})
         return [self.places[id_] for id_ in ids]
@@ -92,6 +97,7 @@ class _Index:
         with self._db.transaction("label") as sql:
             rows = [(label, self._run_id, id_) for id_, label in changed.items()]
             sql.executemany(self._rename, rows)
+            self._db.append("names", self._run_id)
         self._labels.update(changed)
 
 
@@ -123,17 +129,16 @@ class RunIndices:
         self._clients.label(labels)
 
 
-class Store(ExitStack):
-    """The coordinator's database, opened for writing until `close`, or as a context manager.
+class Store(Database):
+    """The coordinator's books, opened for writing until `close`, or as a context manager.
 
     Arguments and errors are those of `Database`. Attribute `read` has every query.
     """
 
-    def __init__(self, folder: Path, **options: Unpack[DatabaseOptions]) -> None:
-        super().__init__()
-        self._db = Database(folder, **options)
-        self.callback(self._db.close)
-        self.read = Reader(self._db.connection, folder)
+    def __init__(self, folder: Path, **options: Any) -> None:
+        super().__init__(folder, **options)
+        self._ordered: tuple[str, int, rounds.Orders] = ("", 0, [])
+        self.read = Reader(self.connection, folder)
         try:
             self._verify()
         except BaseException:
@@ -142,19 +147,17 @@ class Store(ExitStack):
 
     def _verify(self) -> None:
         """Refuse books that are not whole, unless an operator accepts them, now or formerly."""
-        db = self._db
-        with finding_damage(db.connection, db.path):
-            (accepted,) = db.connection.execute(
+        with finding_damage(self.connection, self.path):
+            (accepted,) = self.connection.execute(
                 f"SELECT COALESCE(MAX(seq), 0) FROM entries {_ACCEPTED}"  # noqa: S608 - constants
             ).fetchone()
-            since = max(accepted, db.seq - VERIFIED_AT_START)
-            report = self.read.ledger.verify(since=since)
+            report = self.read.ledger.verify(since=max(accepted, self.seq - VERIFIED_AT_START))
         if not report.problems:
             return
-        if not db.accept:
+        if not self.accepts:
             found = f"the ledger has {len(report.problems)} problems, the first: "
-            raise HistoryLostError(str(db.path), found + report.problems[0])
-        db.note_accepted(report.problems[0])
+            raise HistoryLostError(str(self.path), found + report.problems[0])
+        self.accept(report.problems[0])
 
     def check_witness(self, edge: str, head: LedgerHead) -> None:
         """Compare the ledger with a head that this coordinator has given to an edge.
@@ -162,34 +165,19 @@ class Store(ExitStack):
         Raises:
             HistoryLostError: It has another entry there, or ends before, and nobody accepts it.
         """
-        db = self._db
-        if db.identity is None or head.coordinator != db.identity.id:
+        if self.identity is None or head.coordinator != self.identity.id:
             return
-        found = hash_at(db.connection, head.seq)
-        if found == head.hash or not is_genuine(head, db.identity.public_bytes):
+        found = hash_at(self.connection, head.seq)
+        if found == head.hash or not is_genuine(head, self.identity.public_bytes):
             return
         accepted = f"SELECT 1 FROM entries {_ACCEPTED} AND ? BETWEEN seq AND amount_micro"  # noqa: S608 - constants
-        if db.connection.execute(accepted, (head.seq,)).fetchone() is not None:
+        if self.connection.execute(accepted, (head.seq,)).fetchone() is not None:
             return
         problem = f"edge {edge} is a witness of entry {head.seq} ({head.hash.hex()[:16]}), "
-        problem += "here it is another one" if found else f"here is {db.seq} the last"
-        if not db.accept:
-            raise HistoryLostError(str(db.path), problem)
-        db.note_accepted(problem, head.seq)
-
-    def note(self, text: str) -> None:
-        """Say in the ledger what an operator did."""
-        with self._db.transaction("note"):
-            self._db.append("note", note=text)
-
-    def accept(self, problem: str, until: int) -> None:
-        """Say in the ledger that an operator accepts the loss of entries up to `until`."""
-        self._db.note_accepted(problem, until)
-
-    @property
-    def head(self) -> LedgerHead | None:
-        """The newest entry of the ledger, signed; None if there is no key or no entry."""
-        return self._db.head
+        problem += "here it is another one" if found else f"here is {self.seq} the last"
+        if not self.accepts:
+            raise HistoryLostError(str(self.path), problem)
+        self.accept(problem, head.seq)
 
     # ------------------------------------------------------------------- runs
 
@@ -217,42 +205,42 @@ class Store(ExitStack):
         if (former := self.read.open_run()) is not None:
             self.end_run(former.run_id, "replaced by a new run")
         run_id = uuid.uuid4().hex
-        with self._db.transaction("begin") as sql:
+        with self.transaction("begin") as sql:
             sql.execute(
                 "INSERT INTO runs (run_id, recipe_digest, recipe, seed, unlimited, origin, "
                 "begun_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
                     *(run_id, recipe_digest, recipe, seed, total_micro is None, origin),
-                    self._db.clock_ms(),
+                    self.clock_ms(),
                 ),
             )
-            self._db.append("run", run_id)
+            self.append("run", run_id)
             if total_micro is not None and checked_micro("the total budget", total_micro):
-                self._db.move("grant", run_id, None, total_micro)
+                self.append("grant", run_id, amount_micro=total_micro)
         return self.read.run(run_id)
 
     def standardize(self, run_id: str, recipe: str) -> None:
         """Keep a run's recipe with what features are scaled by, once."""
-        with self._db.transaction("standardize") as sql:
+        with self.transaction("standardize") as sql:
             changed = sql.execute(
                 "UPDATE runs SET scaled = ? WHERE run_id = ? AND scaled IS NULL", (recipe, run_id)
             )
             if not changed.rowcount:
                 raise LedgerError(f"the features of run {run_id:.8} are scaled already")
-            self._db.append("run", run_id)
+            self.append("run", run_id)
 
     def end_run(self, run_id: str, reason: str) -> tuple[int, ...]:
         """End a run; return the rounds that were voided with it. Idempotent."""
         if self.read.run(run_id).ended_ms is not None:
             return ()
-        with self._db.transaction("end") as sql:
-            voided = rounds.void_open(self._db, run_id, reason)
+        with self.transaction("end") as sql:
+            voided = rounds.void_open(self, run_id, reason)
             sql.execute(
                 "UPDATE runs SET ended_ms = ?, end_reason = ? WHERE run_id = ?",
-                (self._db.clock_ms(), reason, run_id),
+                (self.clock_ms(), reason, run_id),
             )
-            self._db.append("run", run_id, note=reason)
-        self._db.fold_wal()
+            self.append("run", run_id, note=reason)
+        self.fold_wal()
         return voided
 
     def extend_run(self, run_id: str, more: int) -> int:
@@ -265,24 +253,24 @@ class Store(ExitStack):
         if run.ended_ms is None:
             return self.read.rounds_of(run) or 0
         count = self.read.progress(run_id).rounds_done + more
-        with self._db.transaction("extend") as sql:
+        with self.transaction("extend") as sql:
             sql.execute(
                 "UPDATE runs SET ended_ms = NULL, end_reason = NULL, extended = ? WHERE run_id = ?",
                 (count, run_id),
             )
-            self._db.append("run", run_id, note=f"goes on up to round {count}")
+            self.append("run", run_id, note=f"goes on up to round {count}")
         return count
 
     def indices(self, run_id: str) -> RunIndices:
         """Return the run-wide indices of agents and edges."""
-        return RunIndices(self._db, self.read.run(run_id).run_id)
+        return RunIndices(self, self.read.run(run_id).run_id)
 
     # ------------------------------------------------------------------ rounds
 
     def reserve(self, run_id: str, plan: Reserve, *, policy: str) -> None:
         """Commit a round's plan and its reservations, all or nothing.
 
-        Crash points: ``reserve.entries``, and those of `Database.transaction`.
+        Crash points: those of `Database.transaction`.
 
         Raises:
             LedgerError: An edge's budget or the run's does not suffice, the round is there
@@ -301,16 +289,19 @@ class Store(ExitStack):
         free = self.read.balance(run_id).free_micro
         if total > free and not run.unlimited:
             raise rounds.overspent("the run", wanted_micro=total, free_micro=free)
-        with self._db.transaction("reserve", synced=False):
+        with self.transaction("reserve", synced=False):
             if total > free:
-                self._db.move("grant", run_id, plan.round, total - free)
-            rounds.insert_plan(self._db, run_id, plan, policy=policy, total=total)
-            self._db.checkpoint("reserve.entries")
+                self.append("grant", run_id, plan.round, amount_micro=total - free)
+            rounds.insert_plan(self, run_id, plan, policy=policy, total=total)
+        self._ordered = run_id, plan.round, rounds.orders_of(plan.view, plan.selection.pairs)
 
-    def settle(self, run_id: str, result: Settle) -> bool:
+    def settle(
+        self, run_id: str, result: Settle, measured: Sequence[HeldOutEvaluated] = ()
+    ) -> bool:
         """Commit how a round ended: outcomes and payments; False if it had ended before.
 
-        Crash points: ``settle.half``, and those of `Database.transaction`.
+        With it goes how good the models of former rounds were `measured`. Crash points:
+        ``settle.half``, and those of `Database.transaction`.
 
         Raises:
             UnknownRoundError: The round was never reserved.
@@ -321,19 +312,22 @@ class Store(ExitStack):
             raise UnknownRoundError(run_id, result.round)
         if state != "open":
             return False
-        with self._db.transaction("settle"):
-            rounds.settle(self._db, run_id, result)
+        with self.transaction("settle"):
+            self._insert_metrics(run_id, measured)
+            *place, ordered = self._ordered
+            ours = place == [run_id, result.round]
+            rounds.settle(self, run_id, result, ordered if ours else None)
         if result.round % FOLD_EVERY == 0:
-            self._db.fold_wal()
+            self.fold_wal()
         return True
 
     def void_open_rounds(self, run_id: str, reason: str) -> tuple[int, ...]:
         """End what a crash left in flight; return the rounds. Exactly once."""
-        if not rounds.open_rounds(self._db.connection, run_id):
+        if not self.read.open_rounds(run_id):
             return ()
-        with self._db.transaction("void"):
-            voided = rounds.void_open(self._db, run_id, reason)
-        self._db.fold_wal()
+        with self.transaction("void"):
+            voided = rounds.void_open(self, run_id, reason)
+        self.fold_wal()
         return voided
 
     def save_evaluation(self, run_id: str, found: BookEvaluation) -> bool:
@@ -344,9 +338,9 @@ class Store(ExitStack):
         """
         if self.read.evaluations.exists(run_id, found.round):
             return False
-        with self._db.transaction("evaluate") as sql:
+        with self.transaction("evaluate") as sql:
             insert_evaluation(sql, run_id, found)
-            self._db.append("evaluation", run_id, found.round)
+            self.append("evaluation", run_id, found.round)
         return True
 
     # ---------------------------------------------------------------- learning
@@ -362,7 +356,7 @@ class Store(ExitStack):
         here, step = round_ - self.read.closed_until(run_id), SNAPSHOT_EVERY
         while most and here > step * most:
             step *= 2
-        with self._db.transaction("snapshot") as sql:
+        with self.transaction("snapshot") as sql:
             sql.execute(
                 "INSERT OR REPLACE INTO snapshots (run_id, round, state) VALUES (?, ?, ?)",
                 (run_id, round_, data),
@@ -374,10 +368,6 @@ class Store(ExitStack):
                 "ORDER BY round DESC LIMIT 2)",
                 (run_id, most, step),
             )
-
-    def restore(self, run_id: str, policies: learning.Restorable) -> int:
-        """Give what decides back what it knew; see `learning.restore`."""
-        return learning.restore(self._db.connection, run_id, policies)
 
     def prune(
         self,
@@ -397,31 +387,24 @@ class Store(ExitStack):
             StoreFailedError: The disk failed, or has no room. Rounds that could not be closed are
                 where they were.
         """
-        piece = archive.prunable(self._db.connection, run_id, keep_rounds=keep_rounds, most=most)
+        piece = archive.prunable(self.connection, run_id, keep_rounds=keep_rounds, most=most)
         if piece.rounds >= least:
             try:
-                archive.prune(self._db, piece, by=by)
+                archive.prune(self, piece, by=by)
             except (OSError, sqlite3.Error, StoreDamagedError) as error:
                 raise StoreFailedError(str(error)) from error
         return piece
-
-    def compact(self) -> None:
-        """Give the room of what was dropped back to the disk; takes the size of what is left.
-
-        Crash points: ``compact.begun``, ``compact.written``.
-        """
-        self._db.compact()
 
     # ------------------------------------------------------------------ models
 
     def forget(self, run_id: str, round_: int, edges: Collection[str]) -> None:
         """Note that what edges learnt up to a round counts in no merge any more. Idempotent."""
-        with self._db.transaction("forget") as sql:
+        with self.transaction("forget") as sql:
             sql.executemany(
                 "UPDATE edges SET forgotten = MAX(forgotten, ?) WHERE run_id = ? AND edge_id = ?",
                 [(round_, run_id, edge) for edge in edges],
             )
-            self._db.append("forget", run_id, round_)
+            self.append("forget", run_id, round_)
 
     def save_model(
         self, run_id: str, round_: int, digest: str, size_bytes: int, state: str = ""
@@ -430,20 +413,20 @@ class Store(ExitStack):
 
         `state` is the digest of what the server optimiser knows after it, durable too.
         """
-        with self._db.transaction("model", synced=False) as sql:
+        with self.transaction("model", synced=False) as sql:
             sql.execute(
                 "INSERT OR REPLACE INTO models (run_id, round, digest, size_bytes, at_ms, state) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
-                (run_id, round_, digest, size_bytes, self._db.clock_ms(), state),
+                (run_id, round_, digest, size_bytes, self.clock_ms(), state),
             )
-            self._db.append("model", run_id, round_)
+            self.append("model", run_id, round_)
 
-    def save_metrics(
-        self, run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
-    ) -> None:
-        """Keep how good the global model of a round is."""
-        if not metrics:
-            return
-        with self._db.transaction("metrics") as sql:
-            rounds.insert_metrics(sql, run_id, round_, digest, metrics)
-            self._db.append("metrics", run_id, round_)
+    def save_metrics(self, run_id: str, *measured: HeldOutEvaluated) -> None:
+        """Keep how good the global models of rounds are."""
+        with self.transaction("metrics"):
+            self._insert_metrics(run_id, measured)
+
+    def _insert_metrics(self, run_id: str, measured: Sequence[HeldOutEvaluated]) -> None:
+        for one in measured:
+            rounds.insert_metrics(self.connection, run_id, one.round, one.digest, one.metrics)
+            self.append("metrics", run_id, one.round)

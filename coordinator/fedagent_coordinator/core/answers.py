@@ -266,7 +266,6 @@ def _moments(message: EdgeMoments, recipe: Recipe) -> EdgeAnswer:
 
 
 def _fill(told: Rows, message: Opinions) -> None:
-    """Fill in the columns of opinions."""
     score = column(message.score, np.float32, "score").astype(np.float64)
     samples = column(message.samples, np.int64, "samples")
     epsilon = column(message.epsilon, np.float32, "epsilon").astype(np.float64)

@@ -127,31 +127,12 @@ def decide(
     recipe, view = settings.recipe, learning.seen(observed.view)
     placement, offers, left = UNPLACED, None, free_micro
     if learning.placement is not None:
-        offers, everybody = market(view, ready, live, free_micro=free_micro, settings=settings)
-
-        def place(view: PlacementView) -> Placement:
-            """Ask the placement; asked twice, it says the same."""
-            assert learning.placement is not None
-            return learning.placement.choose(
-                view, round_rng(recipe.seed, view.round, Purpose.PLACE)
-            )
-
+        rents = market(view, ready, live, free_micro=free_micro, settings=settings)
         silent = any(edge.rent is None for edge in live)
-        whole = place(everybody)
-        if whole.exhausted:
-            return BUDGET
-        away = learning.backoff.away(view.round, len(offers.edge_live))
-        others = replace(offers, edge_live=offers.edge_live & ~away)
-        placement = place(others)
-        if placement.edge is None and away.any():
-            # Those that are passed over are rented only where no other can be.
-            placement = place(offers)
-        else:
-            offers = others
-        # A placement that rents nobody though it could has the coordinator average.
-        averages = whole.edge is None and everybody.edge_live.any() and not silent
-        if placement.exhausted or not (offers.edge_live.any() or averages):
-            return RENTS if silent else PRICES
+        found = placed(learning, *rents, seed=recipe.seed, silent=silent)
+        if isinstance(found, str):
+            return found
+        placement, offers = found
     if placement.edge is not None:
         # Only its pairs are seen, and its clients are paid after the rent.
         budget = view.edge_budget
@@ -173,6 +154,42 @@ def decide(
         placement=placement if len(selection.pairs) else UNPLACED,
     )
     return Reserve(view.round, view, selection, observed.client_seq[clients], controls)
+
+
+def placed(
+    learning: Learning,
+    offers: PlacementView,
+    everybody: PlacementView,
+    *,
+    seed: int,
+    silent: bool,
+) -> tuple[Placement, PlacementView] | str:
+    """Return where to aggregate and what was offered, or what is missing.
+
+    `silent` is whether an edge that is heard has not named its rent yet.
+    """
+
+    def place(view: PlacementView) -> Placement:
+        """Ask the placement; asked twice, it says the same."""
+        assert learning.placement is not None
+        return learning.placement.choose(view, round_rng(seed, view.round, Purpose.PLACE))
+
+    whole = place(everybody)
+    if whole.exhausted:
+        return BUDGET
+    away = learning.backoff.away(offers.round, len(offers.edge_live))
+    others = replace(offers, edge_live=offers.edge_live & ~away)
+    placement = place(others)
+    if placement.edge is None and away.any():
+        # Those that are passed over are rented only where no other can be.
+        placement = place(offers)
+    else:
+        offers = others
+    # A placement that rents nobody though it could has the coordinator average.
+    averages = whole.edge is None and everybody.edge_live.any() and not silent
+    if placement.exhausted or not (offers.edge_live.any() or averages):
+        return RENTS if silent else PRICES
+    return placement, offers
 
 
 def solved(

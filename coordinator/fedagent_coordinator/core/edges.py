@@ -154,15 +154,10 @@ class EdgeSession:
 
 @dataclass(slots=True)
 class Members:
-    """The members of a site.
+    """The members of a site."""
 
-    Attributes:
-        agents: None where there is no site: then everybody may take part.
-        names: What the site calls all that it ever let in.
-    """
-
-    agents: frozenset[str] | None = None
-    names: Mapping[str, str] = field(default_factory=dict)
+    agents: frozenset[str] | None = None  # None where there is no site: everybody may take part
+    names: Mapping[str, str] = field(default_factory=dict)  # of all that it ever let in
     revoked: Revocations = field(default_factory=partial(Revocations, number=0, crl=b""))
 
     def called(self, edge: str, own: str) -> str:

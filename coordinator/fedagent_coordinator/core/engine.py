@@ -162,6 +162,9 @@ class Engine:
         run = self.run
         self._beacon(now)
         run.readiness.started_at = now
+        if run.settings.held_out and run.models.round:
+            # A former process may not have come to write how good it is.
+            run.evaluate_model(run.models.round, run.models.digest)
         opens_at = min(self._first_at, now + run.settings.recipe.rounds.every_s)
         if now >= opens_at or run.settings.over(run.rounds_done):
             self._enter(next_round(run, now), now)
@@ -208,7 +211,6 @@ class Engine:
         run.indices.label_clients({one: event.names.get(one, "") for one in event.agents})
 
     def _label(self, edge: EdgeSession) -> None:
-        """Remember what people call an edge."""
         edge.name = self.run.members.called(edge.id, edge.name)
         if edge.name != edge.id:
             self.run.indices.label_edge(edge.id, edge.name)

@@ -44,12 +44,10 @@ class SignedTerms:
     Of such a client the rows are gone through from the newest to the first that it signed: those
     before it are not its word. An edge alone with a client is believed unless the client has
     signed something else before: it could keep the client's work from the run anyway.
-
-    Attributes:
-        unsigned: Rows of the last observation that were not their client's word, by edge.
     """
 
     unsigned: Counter[str] = field(default_factory=Counter)
+    """By edge, rows of the last observation that were not their client's word."""
     _sign: set[int] = field(default_factory=set)
     """Who has signed something before."""
 

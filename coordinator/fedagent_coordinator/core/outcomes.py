@@ -228,7 +228,6 @@ def _missed(reason: str) -> Outcome:
 
 
 def _column(rows: Sequence[Outcome], name: str, scalar: type[S]) -> npt.NDArray[S]:
-    """Return one fact of all outcomes, or of their statistics."""
     ours = name not in TrainStats.__struct_fields__
     return np.array([getattr(row if ours else row.stats, name) for row in rows], dtype=scalar)
 

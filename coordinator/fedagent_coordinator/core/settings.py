@@ -119,20 +119,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PastEvaluations:
-    """Where the evaluations of a run stand when the engine starts.
-
-    Attributes:
-        pending_round: Round of the model to be evaluated before another round is decided.
-        opinions: Last opinion of each client that had one.
-        trained: Agents whose updates are in the model of `pending_round`.
-    """
+    """Where the evaluations of a run stand when the engine starts."""
 
     evaluated: int = 0  # models evaluated so far
     count: int = 0  # see `evaluating.EvaluationSchedule`
-    pending_round: int | None = None
-    opinions: dict[int, float] = field(default_factory=dict)
+    pending_round: int | None = None  # its model is evaluated before another round is decided
+    opinions: dict[int, float] = field(default_factory=dict)  # the last of each client
     volunteers: frozenset[int] | None = None  # clients of the last evaluation; None before it
-    trained: frozenset[str] = frozenset()
+    trained: frozenset[str] = frozenset()  # agents with updates in that model
 
 
 NO_EVALUATIONS = PastEvaluations()
@@ -142,11 +136,8 @@ NO_EVALUATIONS = PastEvaluations()
 class Progress:
     """Where a run stands when the engine starts.
 
-    Attributes:
-        open_at: No round begins before, by the clock of the engine's `now`: a former process
-            began the last one so recently.
-        client_starts: int64[N], what the last round showed of how often clients had started; 0 of
-            one that was not heard.
+    No round begins before `open_at`, by the clock of the engine's `now`: a former process began the
+    last one so recently. `client_starts` is int64[N], as the last round showed it.
     """
 
     next_round: int  # number of the next round; none before it is open

@@ -70,11 +70,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why a device was, or was not, selected in a round; for `fedagent why`, and as JSON.
 
-    Attributes:
-        orders: The newest orders of the device up to this round, newest first.
-        solved: Whether the round could be solved again with what the policy knew; only then is
-            an empty `nearest_change` of a device that was not selected an answer.
-        propensity: Chance with which it was ordered at `edge`, where the run explores.
+    `solved` is whether the round could be solved again with what the policy knew; only then is an
+    empty `nearest_change` of a device that was not selected an answer.
     """
 
     run: str
@@ -93,8 +90,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     ordered: int = 0
     in_time: int = 0
     never_delivering: bool = False
-    orders: list[OrderRow] = []
-    propensity: float | None = None
+    orders: list[OrderRow] = []  # up to this round, newest first
+    propensity: float | None = None  # of being ordered at `edge`, where the run explores
 
 
 def known(value: float) -> float | None:

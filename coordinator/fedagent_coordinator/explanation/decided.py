@@ -27,26 +27,18 @@ COMPUTE = "compute"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecidedRound:
-    """One round, and the policy as it was before it learnt from it.
-
-    Attributes:
-        spec: How it explores, beside its name.
-        policy: None where what it knew cannot be restored.
-        free_micro: What the run could still pay to clients; None for no limit.
-        cap_micro: What the recipe lets an edge spend in a round.
-        edges: Id of every edge of the view, by index.
-    """
+    """One round, and the policy as it was before it learnt from it."""
 
     view: RoundView
     selection: Selection
     name: str
     seed: int
-    spec: PolicySpec | None = None
-    policy: SelectionPolicy | None = None
+    spec: PolicySpec | None = None  # how it explores
+    policy: SelectionPolicy | None = None  # None where what it knew cannot be restored
     parameters: Mapping[str, object] = field(default_factory=dict)
-    free_micro: int | None = None
-    cap_micro: int = MAX_MICRO
-    edges: Sequence[str] = ()
+    free_micro: int | None = None  # for clients; None for no limit
+    cap_micro: int = MAX_MICRO  # of an edge in a round
+    edges: Sequence[str] = ()  # ids by index
 
     def pairs_of(self, client: int) -> IntArray:
         """Return the pairs of a client, int64[K]."""

@@ -233,7 +233,6 @@ def _never_delivers(ordered: int, in_time: int, orders: Sequence[OrderRow]) -> b
 
 
 def _told(ordered: int, in_time: int, orders: Sequence[OrderRow]) -> list[str]:
-    """Return a sentence on how its orders ended."""
     if not ordered:
         return ["it was never ordered"]
     ends = Counter(WORDS.get(one.status, one.status) for one in orders)

@@ -130,7 +130,6 @@ class ByProgressControl(ArrayState):
         self._held = max(added, before * math.exp(-1 / self._hold))
 
     def _follow(self, client: IntArray, loss: FloatArray, samples: IntArray) -> None:
-        """Move the means of the loss by a round's."""
         known = np.isfinite(loss) & (loss >= 0) & (samples > 0)
         client = client[known]
         if not len(client):

@@ -161,17 +161,13 @@ class PrimalDualControl(ArrayState):
 class ObservedTraining:
     """One row for each device that was ordered.
 
-    Attributes:
-        h_s: float64[S], h_i of ALGORITHMS section 7: seconds per iteration times the arrival
-            steps of the task, also where a load limit stopped the device before the last
-            one; NaN without a valid update or where it is unknown.
-        limit_s: float64[S], pi: the smaller of the run's limit and the device's own;
-            infinite for none.
+    `h_s` is h_i of ALGORITHMS section 7: seconds per iteration times the arrival steps of the task,
+    also where a load limit stopped the device before the last one.
     """
 
     client: IntArray  # int64[S], run-wide index
-    h_s: FloatArray
-    limit_s: FloatArray
+    h_s: FloatArray  # float64[S], NaN where it is unknown
+    limit_s: FloatArray  # float64[S], pi: the run's limit or the device's own; infinite for none
     arrivals: FloatArray  # float64[S], samples that came in
 
 

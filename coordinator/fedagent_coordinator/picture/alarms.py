@@ -40,20 +40,14 @@ Kind = Literal[
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to see to.
-
-    Attributes:
-        subject: Id of the device or edge, an address or a folder.
-        name: What people call it.
-        since: Wall clock, seconds; None if unknown.
-    """
+    """One thing to see to; `subject` is the id of a device or edge, an address or a folder."""
 
     kind: Kind
     subject: str
     text: str
     hint: str
     name: str = ""
-    since: float | None = None
+    since: float | None = None  # wall clock, seconds
 
 
 def alarms(

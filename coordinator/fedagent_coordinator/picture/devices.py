@@ -11,28 +11,18 @@ from .status_files import DEVICES_FILE, Device, Known, read_devices
 
 
 class DeviceCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device: whether it is here, and what it did in the run; None is what is not known.
-
-    Attributes:
-        index: Of the run's clients; None for one that no round could have.
-        online: Whether an edge has a session with it; `edges` are the ids of those.
-        seen_ms: When it came or was heard last, by the wall clock.
-        reason: Why it does not take part, and which edge says so; empty if it does.
-        note: What is to be known of its samples, though it takes part.
-        enrolment: What it is to the site; empty where there are no certificates.
-        epsilon: The most that its updates cost; None: nothing is counted here.
-    """
+    """One device: whether it is here, and what it did in the run; None is what is not known."""
 
     id: str
     name: str
-    index: int | None = None
+    index: int | None = None  # None for one that no round could have
     online: bool | None = None
-    seen_ms: int | None = None
-    edges: tuple[str, ...] = ()
+    seen_ms: int | None = None  # when it came or was heard last
+    edges: tuple[str, ...] = ()  # that have a session with it
     address: str = ""
     software: str = ""
-    reason: str = ""
-    note: str = ""
+    reason: str = ""  # why it does not take part, and which edge says so
+    note: str = ""  # what is to be known of its samples, though it takes part
     ordered: int = 0
     in_time: int = 0
     used: int = 0
@@ -44,7 +34,7 @@ class DeviceCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
     opinion: float | None = None
     trust: float | None = None
     claim_gap: float | None = None
-    epsilon: float | None = None
+    epsilon: float | None = None  # the most that its updates cost, where that is counted
     enrolment: str = ""
 
 

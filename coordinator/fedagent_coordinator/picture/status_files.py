@@ -19,9 +19,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 STATUS_FILE = "run_status.json"
 DEVICES_FILE = "devices.json"
 PAGE_FILE = "page.json"
-MAX_WORDS = 120_000
-MAX_OF_EDGE = 20_000
-"""Of how many devices the words of one edge are kept."""
+MAX_OF_EDGE = 5_000
+"""Of how many devices the words of one edge are kept: as many as are observed in a round."""
 GAP_S = 5.0
 """Least time between two writes of the devices; a second more for every thousand of them."""
 TOUCH_S = 60.0
@@ -34,26 +33,19 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     One thing is decided by it: when a coordinator that was started again begins a scheduled
     round. In the same boot the file is there however the process ended; in another its
     monotonic time would mean nothing.
-
-    Attributes:
-        found, wanted: How many edges or agents are there of those that are waited for; 0 and
-            0 where it is no number.
-        silent, trouble: Ids of edges that are not heard any more, and why those that are heard take
-            no part.
-        others: Other coordinators that are announced at this site, each with its address.
     """
 
     run: str
     edges_live: int = 0
     waiting: str = ""  # why no round can be decided, in one word; empty while rounds go on
     detail: str = ""  # more about it, in an agent's words
-    found: int = 0
+    found: int = 0  # edges or agents, of so many that are waited for
     wanted: int = 0
     next_at: float = 0.0  # no round begins before, by the monotonic clock of `boot`; 0 for at once
     boot: str = ""
-    others: tuple[str, ...] = ()
-    silent: tuple[str, ...] = ()
-    trouble: dict[str, str] = {}
+    others: tuple[str, ...] = ()  # coordinators that are announced at this site
+    silent: tuple[str, ...] = ()  # edges that are not heard any more
+    trouble: dict[str, str] = {}  # why edges that are heard take no part
 
 
 class Word(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -127,8 +119,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceBook:
     """Keeps what edges tell of devices in the run that is worked on, and its file.
 
-    Each edge has `MAX_OF_EDGE` places. Where `MAX_WORDS` are kept in all, an edge with its share of
-    them or more gives up one of its own for a new one, any other gets one of who has the most.
+    An edge with `MAX_OF_EDGE` words gives up its oldest for a new one.
     """
 
     def __init__(self, folder: Path, run: str) -> None:
@@ -138,12 +129,10 @@ class DeviceBook:
         self.known = found if found is not None and found.run == run else Known(run=run)
         self._words: dict[str, dict[str, Word]] = {}
         """The same words by edge, those of the devices that it told of last at the end."""
-        self._count = 0
         for agent, device in self.known.devices.items():
             for edge, word in device.words.items():
                 word.here = False
                 self._words.setdefault(edge, {})[agent] = word
-                self._count += 1
         self._epochs: dict[str, str] = {}
         self._changed = False
         self._write_at = self._touch_at = 0.0
@@ -170,27 +159,19 @@ class DeviceBook:
         if agent in mine:
             word = mine[agent] = mine.pop(agent)
             return word
-        full = self._count >= MAX_WORDS
-        if mine and len(mine) >= (MAX_WORDS // len(self._words) if full else MAX_OF_EDGE):
+        if len(mine) >= MAX_OF_EDGE:
             self._drop(edge, next(iter(mine)))
-        elif full:
-            most = max(self._words, key=lambda one: len(self._words[one]))
-            self._drop(most, next(iter(self._words[most])))
         word = Word(seen_ms=0)
-        self._words.setdefault(edge, {})[agent] = word
+        mine[agent] = word
         self.known.devices.setdefault(agent, Device(words={})).words[edge] = word
-        self._count += 1
         return word
 
     def _drop(self, edge: str, agent: str) -> None:
         """Forget an edge's word of a device, and a device of which no word is left."""
-        mine, device = self._words[edge], self.known.devices[agent]
-        del mine[agent], device.words[edge]
-        self._count -= 1
+        device = self.known.devices[agent]
+        del self._words[edge][agent], device.words[edge]
         if not device.words:
             del self.known.devices[agent]
-        if not mine:
-            del self._words[edge]
         self._changed = True
 
     def keep(self, ids: frozenset[str], members: frozenset[str], now_ms: int) -> None:
@@ -225,7 +206,7 @@ class DeviceBook:
         """Write the file if something has changed, at most once in `GAP_S`."""
         if self._changed and now >= self._write_at:
             self._changed = False
-            self._write_at = now + GAP_S + self._count / 1000
+            self._write_at = now + GAP_S + len(self.known.devices) / 1000
             self._touch_at = now + TOUCH_S
             write_beside(self._path, msgspec.json.encode(self.known))
         elif now >= self._touch_at:

@@ -19,12 +19,7 @@ BUDGET = "budget"
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
-    """How far a run is, what it cost and how good its model is.
-
-    Attributes:
-        best, best_accuracy: Of the best model by the first measure.
-        budget_total_micro, budget_per_edge_micro: None for no limit.
-    """
+    """How far a run is, what it cost and how good its model is; budgets are None for no limit."""
 
     run: str
     recipe: str
@@ -40,7 +35,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     model: str = ""
     measures: tuple[Measure, ...] = ()
     metrics: Mapping[str, float] = {}
-    best: float | None = None
+    best: float | None = None  # by the first measure
     best_accuracy: float | None = None
     best_round: int | None = None
     updates_used: int = 0

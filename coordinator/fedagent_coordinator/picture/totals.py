@@ -61,7 +61,6 @@ class Books:
             self.rounds[one.round] = _card(one, tuple(spent.get(one.round, ())))
 
     def _note_newest(self, reader: Reader, newest: int) -> None:
-        """Draw the newest two rounds, and who reaches whom."""
         self.running = None
         if not newest:
             return

@@ -28,18 +28,14 @@ TRANSFER = "edge_transfer_s"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlacementView:
-    """One round as a placement policy sees it. Edge indices are run-wide and only grow.
-
-    Attributes:
-        edge_transfer_s: float64[M], expected seconds to move the models to and from each
-            edge, NaN where unknown; None if it is not estimated.
-    """
+    """One round as a placement policy sees it. Edge indices are run-wide and only grow."""
 
     round: int  # from 1
     edge_live: npt.NDArray[np.bool_]  # bool[M], the edge answers
     edge_rent: npt.NDArray[np.int64]  # int64[M], micro-credits for aggregating this round
     budget_micro: int  # what is left for rent in the whole run
     edge_transfer_s: npt.NDArray[np.float64] | None = None
+    """float64[M], expected seconds to move the models to and from each edge, NaN where unknown."""
 
     def __post_init__(self) -> None:
         shape = (len(self.edge_live),)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from fedagent_coordinator.books.schema import one_line
-from fedagent_coordinator.errors import EnrolmentError, StoreDamagedError
+from fedagent_coordinator.errors import RefusedError, StoreDamagedError
 from fedagent_node.site.certificates import Certificate, RevocationList, Role
 from fedagent_node.site.joining import JoinRequest, Refusal, code_of, read_code
 from fedagent_protocol.errors import safe_text
@@ -144,13 +144,13 @@ class Enrolment:
         """Keep an invitation; return when it expires.
 
         Raises:
-            EnrolmentError: There are too many.
+            RefusedError: There are too many.
         """
         expires = now + INVITATION_S
         with self._writing():
             self._connection.execute("DELETE FROM invitations WHERE expires_s < ?", (now - KEPT_S,))
             if self._count("invitations") >= MAX_INVITATIONS:
-                raise EnrolmentError("there are too many invitations", "wait until some expire")
+                raise RefusedError("there are too many invitations", "wait until some expire")
             self._connection.execute(
                 "INSERT INTO invitations VALUES (?, ?, ?, ?, ?, NULL)",
                 (_hashed(secret), name, role, now, expires),
@@ -181,7 +181,7 @@ class Enrolment:
         """Let in one that waits, if it still shows that code.
 
         Raises:
-            EnrolmentError: It shows another one now, or waits no more.
+            RefusedError: It shows another one now, or waits no more.
         """
         with self._writing():
             changed = self._connection.execute(
@@ -190,7 +190,7 @@ class Enrolment:
                 (now, ident, read_code(code), now - PENDING_S),
             ).rowcount
         if not changed:
-            raise EnrolmentError("it now shows another code", "see `fedagent devices`")
+            raise RefusedError("it now shows another code", "see `fedagent devices`")
 
     def revoke(self, ident: str, *, now: float) -> None:
         """Take back all certificates of a member, for good; also of one that is not known here."""
@@ -285,7 +285,7 @@ class Enrolment:
         """Let in a key that a person brought here.
 
         Raises:
-            EnrolmentError: It was revoked, or is another's.
+            RefusedError: It was revoked, or is another's.
         """
         ident = identity_of(public)
         with self._writing():
@@ -294,9 +294,9 @@ class Enrolment:
                 role,
             )
             if state == "revoked":
-                raise EnrolmentError("its key was revoked", "remove it: a new one is made")
+                raise RefusedError("its key was revoked", "remove it: a new one is made")
             if known != role:
-                raise EnrolmentError(f"its key is that of an {known}", "take another folder")
+                raise RefusedError(f"its key is that of an {known}", "take another folder")
             self._connection.execute(
                 "INSERT INTO members VALUES (?, ?, ?, 'joined', '', '', '', ?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET name = excluded.name, asked_s = excluded.asked_s",

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedagent_coordinator.errors import RefusedOptionError
+from fedagent_coordinator.errors import RefusedError
 from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_node.site import FOLDER
 from fedagent_node.site.authority import CA_FILE, DAYS, Authority
@@ -38,7 +38,7 @@ def open_site(data_dir: Path, site: str, *, days: float = DAYS, now: float | Non
 
     Raises:
         CredentialsError: The files are damaged.
-        RefusedOptionError: The directory's authority is of another site.
+        RefusedError: The directory's authority is of another site.
     """
     folder = data_dir / FOLDER
     if (folder / CA_FILE).exists():
@@ -47,9 +47,8 @@ def open_site(data_dir: Path, site: str, *, days: float = DAYS, now: float | Non
         authority = Authority.create(folder, site)
     if authority.site != site:
         hint = "give the same --site as before, or choose another --data-dir for another site"
-        raise RefusedOptionError(
-            "--site",
-            f"this data directory belongs to site {authority.site!r}, not to {site!r}",
+        raise RefusedError(
+            f"--site: this data directory belongs to site {authority.site!r}, not to {site!r}",
             hint,
         )
     identity = load_or_create(data_dir)

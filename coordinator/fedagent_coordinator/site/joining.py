@@ -14,10 +14,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from fedagent_coordinator.errors import ListenError
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.site.folder import Site
 from fedagent_node.address import at_port, counted_as, is_wildcard
-from fedagent_node.errors import JoinError, LinkError
+from fedagent_node.errors import JoinError
 from fedagent_node.network import lan_addresses
 from fedagent_node.site.credentials import Credentials
 from fedagent_node.site.enrolling import read_frame
@@ -43,16 +44,6 @@ DEADLINE_S = 5.0
 LINES_PER_S = 0.5
 MOST_LINES = 30
 _log = logging.getLogger(__name__)
-
-
-class JoinPortError(LinkError):
-    """Raised when the join service cannot listen."""
-
-    template = "the join service cannot listen on port {port} ({reason})"
-    hint = "choose another one with --join-port, and create new invitations"
-
-    port: int
-    reason: str
 
 
 class JoinService:
@@ -85,7 +76,7 @@ class JoinService:
         """Listen; return the port.
 
         Raises:
-            JoinPortError: It cannot.
+            ListenError: It cannot.
         """
         try:
             self._server = await asyncio.start_server(
@@ -96,7 +87,9 @@ class JoinService:
                 backlog=MAX_CONNECTIONS,
             )
         except OSError as exc:
-            raise JoinPortError(port, exc.strerror or str(exc)) from exc
+            hint = "choose another port with --join-port, and create new invitations"
+            why = exc.strerror or str(exc)
+            raise ListenError("join service", f"port {port}", why, hint) from exc
         bound = int(self._server.sockets[0].getsockname()[1])
         hosts = lan_addresses() if is_wildcard(listen) else [listen]
         self.places = tuple(at_port(host, bound) for host in hosts)[:MAX_PLACES]

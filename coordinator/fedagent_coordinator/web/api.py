@@ -1,6 +1,12 @@
-"""The page and its `/api` as an application of starlette."""
+"""The page and its `/api` as an application of starlette, and who may look or change something.
+
+On loopback everybody on this machine may look; beyond it nobody without the token. To change
+something always takes the token, by cookie from the page's own origin or as a bearer.
+"""
 
 import asyncio
+import hashlib
+import hmac
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -8,9 +14,11 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -26,14 +34,15 @@ from fedagent_coordinator.picture.records import Accept, Done, Problem, Token
 from fedagent_coordinator.picture.watcher import Watcher, waiting
 from fedagent_coordinator.site.enrolment import DATABASE as SITE
 from fedagent_coordinator.site.enrolment import Enrolment
+from fedagent_node.address import is_loopback
 from fedagent_protocol.errors import FedagentError
 
-from .access import COOKIE, Access
 from .device import detail, why
 from .door import PATIENCE_S, Door
 from .feed import MAX_VIEWERS, Feed
 
 STATIC = Path(__file__).with_name("static")
+COOKIE = "fedagent_page"
 MAX_BODY = 4096
 BACKLOG = 64
 SENDING_S = 30.0
@@ -62,6 +71,51 @@ T = TypeVar("T")
 B = TypeVar("B", bound=msgspec.Struct)
 Answer = Callable[[Request], Awaitable[Response]]
 _encode = msgspec.json.Encoder().encode
+
+
+class Access:
+    """What a request may do, by its headers."""
+
+    def __init__(self, token: str, *, host: str, secure: bool) -> None:
+        self._token = token
+        self._host = host
+        self.open = is_loopback(host)
+        """Whether one may look without the token."""
+        self.secure = secure
+
+    @property
+    def cookie(self) -> str:
+        """What a session's cookie holds: it does not tell the token."""
+        return hmac.digest(self._token.encode(), b"fedagent page", hashlib.sha256).hex()
+
+    def takes(self, token: str) -> bool:
+        """Return whether it is the token."""
+        return hmac.compare_digest(token.encode(), self._token.encode())
+
+    def knows(self, headers: Headers, cookies: dict[str, str]) -> bool:
+        """Return whether a request has the token, or a session of it."""
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.takes(bearer.strip()):
+            return True
+        return hmac.compare_digest(cookies.get(COOKIE, "").encode(), self.cookie.encode())
+
+    def is_here(self, headers: Headers) -> bool:
+        """Return whether it names this machine: another name may be a stranger's, led here."""
+        if not self.open:
+            return True
+        try:
+            name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        except ValueError:
+            return False
+        return is_loopback(name) or name == self._host
+
+    def same_origin(self, headers: Headers) -> bool:
+        """Return whether a change was asked for by our own page, or by no page at all."""
+        origin = headers.get("origin")
+        if origin is None:
+            return headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}
+        scheme = "https" if self.secure else "http"
+        return origin == f"{scheme}://{headers.get('host', '')}"
 
 
 class Api:

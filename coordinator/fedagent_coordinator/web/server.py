@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from fedagent_coordinator.config import DEFAULT_PAGE_PORT, PageAddress
+from fedagent_coordinator.errors import ListenError
 from fedagent_coordinator.picture.status_files import Page, read_page, write_page
 from fedagent_node.address import TlsFiles, at_port, bracketed
-from fedagent_node.errors import LinkError
 from fedagent_node.network import lan_addresses
 from fedagent_protocol.extras import how_to_add
 
@@ -35,16 +35,6 @@ PACKAGES = ("starlette", "uvicorn")
 def lacking() -> bool:
     """Return whether this installation has no packages for the page."""
     return any(find_spec(package) is None for package in PACKAGES)
-
-
-class PagePlaceError(LinkError):
-    """Raised when the page cannot be served where it should be."""
-
-    template = "no live page at {place}: {reason}"
-
-    place: str
-    reason: str
-    hint: str
 
 
 class PageServer:
@@ -77,7 +67,7 @@ class PageServer:
         """Listen, and begin to serve in a thread; return the page's address.
 
         Raises:
-            PagePlaceError: Nobody can listen there.
+            ListenError: Nobody can listen there.
         """
         # The token stays the same over restarts.
         page = read_page(self._folder) or Page(token=secrets.token_urlsafe(24))
@@ -140,7 +130,7 @@ def start_page(server: PageServer, *, asked: bool) -> str:
     """Start it and say where it is; empty where there is none, and the run goes on without.
 
     Raises:
-        PagePlaceError: Nobody can listen where it was `asked` to.
+        ListenError: Nobody can listen where it was `asked` to.
     """
     if lacking():
         loud: Callable[..., None] = _log.warning if asked else _log.info
@@ -148,7 +138,7 @@ def start_page(server: PageServer, *, asked: bool) -> str:
         return ""
     try:
         url = server.start()
-    except PagePlaceError as error:
+    except ListenError as error:
         if asked:
             raise
         _log.warning("%s", error)
@@ -169,7 +159,9 @@ def _listen(place: PageAddress, last: int) -> Door:
             found.close()
             if port == wanted[-1]:
                 why = error.strerror or str(error)
-                raise PagePlaceError(at_port(place.host, port), why, _hint(error)) from error
+                raise ListenError(
+                    "live page", at_port(place.host, port), why, _hint(error)
+                ) from error
         else:
             return found
     raise AssertionError

@@ -8,7 +8,7 @@ import click
 
 from fedagent_coordinator.backup import back_up
 from fedagent_coordinator.backup import restore as lay_down
-from fedagent_coordinator.errors import BackupError, CoordinatorError
+from fedagent_coordinator.errors import CoordinatorError, RefusedError
 from fedagent_coordinator.exits import exit_code
 from fedagent_node.errors import DataDirBusyError
 
@@ -36,7 +36,7 @@ def backup(folder: Path, *, data_dir: Path | None, as_json: bool) -> None:
     try:
         with writing(folder, what="the backup "):
             made = back_up(source, folder.expanduser())
-    except BackupError as error:
+    except RefusedError as error:
         raise CliError(error.sentence, error.hint, exit_code=2) from error
     except sqlite3.Error as error:
         raise CliError(

@@ -21,7 +21,7 @@ from fedagent_agent.trainer.frames import Evaluate, Evaluated
 from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.core.effects import Start
 from fedagent_coordinator.daemon import route as coordinator_route
-from fedagent_coordinator.run_store import open_coordinator
+from fedagent_coordinator.run_store import RunStore
 from fedagent_edge.config import EdgeConfig
 from fedagent_edge.daemon import route as edge_route
 from fedagent_edge.store import open_edge
@@ -220,15 +220,15 @@ class CoordinatorNode(Node):
             more_rounds=self.more_rounds,
             linger_s=0.0,
         )
-        engine, store = open_coordinator(
+        store = RunStore(
             config,
             self.recipe,
-            coordinator=self.id,
             boot=BOOT,
             checkpoint=self.checkpoint,
             clock=lambda: self.kernel.now,
             clock_ms=lambda: int(self.kernel.now * 1000),
         )
+        engine = store.engine(self.id)
         driver = virtual_driver(engine, store, self.kernel, self, me=self.id, emit=self._emit)
         return driver, [Start()]
 

@@ -23,7 +23,7 @@ from fedagent_coordinator.books import archive
 from fedagent_coordinator.books.archive import ARCHIVE, NEVER
 from fedagent_coordinator.books.reader import Reader, open_reader
 from fedagent_coordinator.books.store import Store
-from fedagent_coordinator.core.effects import Proof
+from fedagent_coordinator.core.effects import HeldOutEvaluated, Proof
 from fedagent_coordinator.errors import (
     HistoryLostError,
     LedgerError,
@@ -67,7 +67,7 @@ def played(store: Store, run: str, number: int, paid: set[int]) -> None:
     proof = Proof(claim=b"%d" % number, public=bytes(32), signature=bytes(64))
     assert store.settle(run, structs.replace(result, proofs=dict.fromkeys(paid, proof)))
     store.save_model(run, number, f"{number:064d}", 9)
-    store.save_metrics(run, number, f"{number:064d}", {"accuracy": 0.5})
+    store.save_metrics(run, HeldOutEvaluated(number, f"{number:064d}", {"accuracy": 0.5}))
     if number % 7 == 0:
         once = {2: 0.75} if number == 7 else {}
         store.save_evaluation(run, opinions(number, {0: 0.25, 1: 0.5} | once))
@@ -164,7 +164,7 @@ def test_pruned_rounds_say_so_and_the_newest_stay(folder: Path) -> None:
         with pytest.raises(UnknownRoundError, match=r"round 5 .* before round 21"):
             reader.plan(run, 5)
         assert reader.plan(run, CLOSED + 1)[0].round == CLOSED + 1
-        assert next(one.view.round for one in reader.learnt(run)) == CLOSED + 1
+        assert next(one.view.round for one, _ in reader.settled(run)) == CLOSED + 1
         assert reader.prunable(run).last == ROUNDS - NEVER
 
 
@@ -262,7 +262,7 @@ def test_a_kill_at_every_step_leaves_it_whole(folder: Path, point: str) -> None:
 
     with pytest.raises(Crash):
         pruned(store)
-    store._db.connection.close()
+    store.connection.close()
     with opened(folder) as store:
         assert store.read.ledger.verify().problems == ()
         pruned(store)
@@ -277,7 +277,7 @@ def test_large_rounds_are_closed_in_several_pieces(
     with opened(folder) as store:
         run = store.read.run().run_id
         assert store.prune(run, most=10, by="operator").last == CLOSED + 10
-        assert len(archive.closed_pieces(store._db.connection)) >= 2 + 5
+        assert len(archive.closed_pieces(store.connection)) >= 2 + 5
         assert store.read.ledger.verify(full=True).problems == ()
 
 

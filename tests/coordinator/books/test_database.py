@@ -29,12 +29,12 @@ def _busy_folder(tmp_path: Path) -> tuple[dict[str, bytes], int, str]:
     """Files of a store in mid-flight, with rounds in the WAL; entries and run id."""
     store = Store(tmp_path / "origin")
     run = begun(store)
-    store._db.fold_wal()
+    store.fold_wal()
     for number in (1, 2):
         plan = small_plan(small_view(number, [100, 200]))
         store.reserve(run.run_id, plan, policy="random")
         if number == 1:
-            store._db.fold_wal = lambda: None  # type: ignore[method-assign]  # keep the WAL
+            store.fold_wal = lambda: None  # type: ignore[method-assign]  # keep the WAL
             store.settle(run.run_id, small_result(plan, {0}))
     files = files_of(tmp_path / "origin")
     entries = store.read.ledger.verify().entries
@@ -68,14 +68,14 @@ def test_a_lost_wal_is_refused_until_an_operator_accepts_it_and_the_ledger_says_
         Store(lay_down(tmp_path / "short", short))
     del files[WAL]
     folder = lay_down(tmp_path / "copy", files)
-    with pytest.raises(HistoryLostError, match=rf"it ends at entry 2, {entries} were written"):
+    with pytest.raises(HistoryLostError, match=rf"it ends at entry 5, {entries} were written"):
         Store(folder)
     with Store(folder, accept_lost_history=True) as store:
         report = store.read.ledger.verify()
-        assert (report.problems, report.entries) == ((), 3)
+        assert (report.problems, report.entries) == ((), 6)
         newest = store.read.ledger.show(limit=1)[0]
         assert (newest.kind, newest.amount_micro) == ("accept", 0)
-        assert newest.target.startswith("accepted: it ends at entry 2")
+        assert newest.target.startswith("accepted: it ends at entry 5")
         assert store.read.progress(run_id).next_round == 1
     Store(folder).close()
 
@@ -89,7 +89,7 @@ def test_a_missing_older_or_foreign_database_or_mark_is_refused(tmp_path: Path) 
     files = files_of(tmp_path / "a")
     for at, (left, words) in enumerate(
         (
-            ({**old, MARK: files[MARK]}, "it ends at entry 2, 3 were written"),
+            ({**old, MARK: files[MARK]}, "it ends at entry 5, 6 were written"),
             ({MARK: files[MARK]}, "database is missing"),
             ({DATABASE: files[DATABASE]}, "mark is missing"),
             ({**files, MARK: b"\0" * 1024}, "no slot"),
@@ -107,7 +107,7 @@ def test_a_missing_older_or_foreign_database_or_mark_is_refused(tmp_path: Path) 
 @pytest.mark.parametrize("verb", ["DELETE FROM entries", "UPDATE entries SET amount_micro = 0"])
 def test_the_ledger_refuses_to_change(store: Store, run: str, verb: str) -> None:
     with pytest.raises(sqlite3.IntegrityError, match="can only be appended to"):
-        store._db.connection.execute(verb)
+        store.connection.execute(verb)
 
 
 @pytest.mark.parametrize("found", [0, VERSION + 1])
@@ -151,8 +151,8 @@ def test_after_a_disk_error_nothing_is_paid_until_reopened(
             if what == "mark":
                 patch.setattr(MarkFile, "write", broken)
             else:
-                pages = store._db.connection.execute("PRAGMA page_count").fetchone()[0]
-                store._db.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+                pages = store.connection.execute("PRAGMA page_count").fetchone()[0]
+                store.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
             with pytest.raises(StoreFailedError):
                 _many_rounds(store, run)
         with pytest.raises(StoreFailedError):

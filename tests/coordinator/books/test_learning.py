@@ -14,7 +14,6 @@ from hypothesis.extra import numpy as npst
 from msgspec import structs
 
 from fedagent_coordinator.books import store as store_of
-from fedagent_coordinator.books.learning import settled
 from fedagent_coordinator.books.records import pack, unpack, unpack_arrays
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.decision import Learning
@@ -64,7 +63,7 @@ def test_snapshot_and_feedbacks_restore_bit_equal(tmp_path: Path, snapshot_at: i
         before = _live(store, run_id, snapshot_at=[snapshot_at])
     with Store(tmp_path) as store:
         policy = create("cocs")
-        replayed = store.restore(run_id, Learning(policy))
+        replayed = store.read.restore(run_id, Learning(policy))
         assert store.read.ledger.verify().problems == ()
     assert pack(policy.state()) == before["state"]
     assert replayed == {0: ROUNDS - 1, 4: ROUNDS - 5, ROUNDS: 0}[snapshot_at]
@@ -75,10 +74,10 @@ def test_a_snapshot_of_another_policy_or_a_damaged_one_is_refused(tmp_path: Path
         run_id = begun(store, total_micro=None).run_id
         _live(store, run_id, snapshot_at=[4])
         with pytest.raises(StateError):
-            store.restore(run_id, Learning(create("random")))
-        store._db.connection.execute("UPDATE snapshots SET state = x'80'")
+            store.read.restore(run_id, Learning(create("random")))
+        store.connection.execute("UPDATE snapshots SET state = x'80'")
         with pytest.raises(StoreDamagedError):
-            store.restore(run_id, Learning(create("cocs")))
+            store.read.restore(run_id, Learning(create("cocs")))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +100,7 @@ def test_old_snapshots_stay_at_equal_distances_unless_they_are_large(
     monkeypatch.setattr(store_of, "_SNAPSHOT_BYTES", room)
     for t in range(first, 2001, 50):
         store.snapshot(run, t, {"x": np.arange(t)})
-    rows = store._db.connection.execute("SELECT round FROM snapshots ORDER BY round")
+    rows = store.connection.execute("SELECT round FROM snapshots ORDER BY round")
     assert [row[0] for row in rows] == kept
 
 
@@ -111,7 +110,7 @@ def test_an_old_round_is_restored_from_the_snapshot_before_it(tmp_path: Path) ->
         _live(store, run_id, snapshot_at=(4, 8))
         restored, replayed = Learning(create("cocs")), Learning(create("cocs"))
         store.read.restore(run_id, restored, before=8)
-        for feedback, controls in settled(store._db.connection, run_id, before=8):
+        for feedback, controls in store.read.settled(run_id, before=8):
             replayed.learn(feedback, controls)
     assert pack(restored.state()) == pack(replayed.state())
 
@@ -175,7 +174,7 @@ def test_a_feedback_is_rebuilt_bit_for_bit(tmp_path: Path, *, bare: bool) -> Non
             details = replace(result.details, status=status, reason=reason)
             store.settle(run_id, structs.replace(result, feedback=feedback, details=details))
             given.append(feedback)
-        found = [one for one, _ in settled(store._db.connection, run_id)]
+        found = [one for one, _ in store.read.settled(run_id)]
         assert store.read.ledger.verify().problems == ()
     assert len(found) == len(given)
     for one, other in zip(given, found, strict=True):

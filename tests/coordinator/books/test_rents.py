@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from fedagent_coordinator.books.learning import settled
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import LedgerError
 from fedagent_coordinator.placement.base import Placement
@@ -33,7 +32,7 @@ def test_a_rent_is_reserved_settled_and_read_back(store: Store, run: str) -> Non
     assert not store.settle(run, small_result(one, {0, 1}, rent=250))
     assert store.read.balance(run).settled_micro == 650
     assert store.read.ledger.verify().problems == ()
-    [(feedback, controls), _] = settled(store._db.connection, run)
+    [(feedback, controls), _] = store.read.settled(run)
     assert feedback.rent_micro == 250
     assert controls.placement == Placement(edge=1, rent_micro=250)
 

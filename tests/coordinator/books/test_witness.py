@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from fedagent_coordinator.books.ledger import head_bytes
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import HistoryLostError, StoreFailedError
 from fedagent_node.data_dir import load_or_create
 from fedagent_protocol.messages import LedgerHead
+from fedagent_protocol.signed import ledger_head
 from tests.fakes.stored_runs import (
     begun,
     files_of,
@@ -96,5 +96,5 @@ def test_a_second_coordinator_on_the_same_books_writes_no_other_past(tmp_path: P
 
 
 def _signed(folder: Path, head: LedgerHead) -> LedgerHead:
-    signature = load_or_create(folder).sign(head_bytes(head.seq, head.hash))
+    signature = load_or_create(folder).sign(ledger_head(head.seq, head.hash))
     return structs.replace(head, signature=signature)

@@ -15,6 +15,8 @@ import pytest
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.config import PageAddress
+from fedagent_coordinator.core.effects import HeldOutEvaluated
+from fedagent_coordinator.errors import ListenError
 from fedagent_coordinator.explanation.account import Explanation
 from fedagent_coordinator.picture import totals as books
 from fedagent_coordinator.picture.records import (
@@ -30,7 +32,7 @@ from fedagent_coordinator.picture.status_files import (
 from fedagent_coordinator.picture.watcher import Watcher
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.web.feed import Feed
-from fedagent_coordinator.web.server import PagePlaceError, start_page
+from fedagent_coordinator.web.server import start_page
 from fedagent_node.site.joining import JOIN_VERSION, JoinRequest, code_of
 from tests.fakes.stored_runs import small_plan, small_result, small_view
 from tests.fakes.written_runs import play, write_evaluated, write_run
@@ -274,7 +276,7 @@ def test_who_looks_late_sees_the_same_totals(
         for round_ in range(3, 9):
             plan = small_plan(small_view(round_, [1_000_000, 1_500_000], budgets=[4_000_000]))
             play(store, run, plan, small_result(plan, {0}), policy="random")
-            store.save_metrics(run, round_, "0" * 64, {"accuracy": 0.1})
+            store.save_metrics(run, HeldOutEvaluated(round_, "0" * 64, {"accuracy": 0.1}))
             watcher.look()
     (early,), (late,) = watcher.look().edges, (field := Watcher(tmp_path).look()).edges
     watcher.close()
@@ -306,9 +308,9 @@ def test_a_port_that_is_taken_ends_only_who_asked_for_it(folder: Path, page: Ser
 
     taken = PageAddress("127.0.0.1", urlsplit(page.url).port or 0)
     assert start_page(PageServer(folder, taken), asked=False) == ""
-    with pytest.raises(PagePlaceError, match=f"127.0.0.1:{taken.port}: .*in use.*another port"):
+    with pytest.raises(ListenError, match=f"127.0.0.1:{taken.port}: .*in use.*another port"):
         start_page(PageServer(folder, taken), asked=True)
     for host in ("192.0.2.1", "no.such.host.invalid"):
-        with pytest.raises(PagePlaceError, match=f"{host}:7477: .*an address of this machine"):
+        with pytest.raises(ListenError, match=f"{host}:7477: .*an address of this machine"):
             start_page(PageServer(folder, PageAddress(host, 7477)), asked=True)
     assert LOOPBACK.is_loopback

@@ -18,7 +18,7 @@ from fedagent_cli.read.runs import columns, forbidden, open_run, recipe_of
 from fedagent_coordinator.books.models import ModelRow
 from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RunRow
-from fedagent_coordinator.errors import ExportError
+from fedagent_coordinator.errors import RefusedError
 from fedagent_coordinator.run_store import GRAPHS
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import decode_tensors, digest_of
@@ -83,7 +83,7 @@ def write_model(
     except (KeyError, ProtocolError) as error:
         reason = f"the model does not fit the recipe ({error})"
         raise MissingError(reason, "export another round") from error
-    except ExportError as error:
+    except RefusedError as error:
         raise MissingError(str(error)) from error
     with writing(target):
         target.write_bytes(content)

@@ -19,7 +19,7 @@ from fedagent_cli.extras import draw_qr
 from fedagent_cli.output import echo, emit
 from fedagent_cli.read.runs import forbidden
 from fedagent_cli.site.devices import devices, moment
-from fedagent_coordinator.errors import EnrolmentError, StoreDamagedError
+from fedagent_coordinator.errors import RefusedError, StoreDamagedError
 from fedagent_coordinator.site.enrolment import UNKNOWN, Enrolment, Member
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import JoinError
@@ -245,7 +245,7 @@ def opened_enrolment(folder: Path) -> Iterator[Enrolment]:
         raise forbidden(folder) from error
     except StoreDamagedError as error:
         raise CliError(error.sentence, error.hint, exit_code=UNREADABLE) from error
-    except EnrolmentError as error:
+    except RefusedError as error:
         raise UsageError(error.sentence, error.hint) from error
     except sqlite3.Error as error:
         raise NoRunError(f"{folder} cannot be written: {error}", "try again") from error
