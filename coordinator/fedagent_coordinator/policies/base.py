@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ IntArray = npt.NDArray[np.int64]
 IndexArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float64]
 State = Mapping[str, npt.NDArray[np.generic]]
+T = TypeVar("T", bound=np.generic)
 
 MAX_MICRO = 10**15
 """Largest price or budget: ten thousand of them still fit an int64 sum."""
@@ -156,10 +157,21 @@ class RoundView:
         _within("client_price", self.client_price, MAX_MICRO)
         _within("edge_budget", self.edge_budget, MAX_MICRO)
 
+    def of_client(self, column: npt.NDArray[T]) -> npt.NDArray[T]:
+        """Return what a column over clients, [N], has for every pair, [P].
+
+        Indices of the machine's own width are followed several times as fast.
+        """
+        return column[self.pair_client.astype(np.intp)]
+
+    def of_edge(self, column: npt.NDArray[T]) -> npt.NDArray[T]:
+        """Return likewise what a column over edges, [M], has for every pair."""
+        return column[self.pair_edge.astype(np.intp)]
+
     @property
     def pair_price(self) -> IntArray:
         """int64[P], what choosing each pair costs."""
-        return self.client_price[self.pair_client]
+        return self.of_client(self.client_price)
 
     def prices(self, pairs: IntArray) -> IntArray:
         """Return what choosing each of some pairs costs, int64[S]."""
@@ -168,7 +180,7 @@ class RoundView:
     @property
     def eligible(self) -> BoolArray:
         """bool[P], the pairs whose client is available."""
-        return self.client_available[self.pair_client]
+        return self.of_client(self.client_available)
 
     def feature(self, name: str) -> FloatArray:
         """Return the named feature of all pairs, float64[P], finite.
@@ -386,5 +398,6 @@ def _protect(record: "Truth | RoundView | Feedback") -> None:
 
 
 def _within(name: str, column: npt.NDArray[np.integer], top: int) -> None:
-    if len(column) and not (column.min() >= 0 and column.max() <= top):
+    # As an unsigned number a negative one is larger than any that is allowed.
+    if len(column) and column.view(f"u{column.itemsize}").max() >= top + 1:
         raise InvalidViewError(name, f"has a value outside 0..{top}")

@@ -35,7 +35,11 @@ def fill(view: RoundView, order: IntArray, *, budgets: IntArray | None = None) -
 
 def by_chance(value: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Return the values with ties broken by chance, moved by less than anything that counts."""
-    return np.asarray(value * (1.0 + _TIE * rng.random(len(value))), dtype=np.float64)
+    moved = rng.random(len(value))
+    moved *= _TIE
+    moved += 1.0
+    moved *= value
+    return moved
 
 
 def spent_per_edge(view: RoundView, pairs: IntArray) -> list[int]:
@@ -95,14 +99,16 @@ def explained(
         [max(b - s, -1) for b, s in zip(view.edge_budget.tolist(), spent, strict=True)],
         dtype=np.int64,
     )
-    why = np.full(len(view.client_price), Bound.RANK, dtype=np.int8)
+    # Whom no edge can pay any more, or every one still can, needs no look at its pairs.
+    dear = view.client_price > left.max(initial=-1)
+    why = np.where(dear, np.int8(Bound.EDGE_BUDGET), np.int8(Bound.RANK))
     why[view.pair_client[pairs]] = Bound.CLIENT_TAKEN
     why[~view.client_available] = Bound.UNAVAILABLE
-    bound = why[view.pair_client]
-    # Prices and budgets of all pairs are dear to gather, and mostly there is money left.
-    if left.min(initial=MAX_MICRO) < view.client_price.max(initial=0):
-        dear = view.pair_price > left[view.pair_edge]
-        bound[dear & (bound == Bound.RANK)] = Bound.EDGE_BUDGET
+    bound = view.of_client(why)
+    unsure = (why == Bound.RANK) & (view.client_price > left.min(initial=MAX_MICRO))
+    if unsure.any():
+        rows = np.flatnonzero(view.of_client(unsure))
+        bound[rows[view.prices(rows) > left[view.pair_edge[rows]]]] = Bound.EDGE_BUDGET
     bound[pairs] = Bound.CHOSEN
     if scores is None:
         scores = np.full(len(view.pair_client), np.nan)

@@ -8,20 +8,18 @@ one that was named to `fix` keeps that size, any other begins with 0 rows and gr
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from fedagent_coordinator.errors import StateError
 
-from .base import BoolArray, Feedback, FloatArray, IndexArray, IntArray, State
+from .base import BoolArray, Feedback, FloatArray, IndexArray, IntArray, State, T
 
 Array = npt.NDArray[np.generic]
 Start = float | FloatArray | Callable[[Any], FloatArray]
 """What new rows hold, or what returns it, given the object."""
-
-T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True)

@@ -76,11 +76,11 @@ def assign(
     if after is not None and len(after):
         idle = np.ones(len(view.client_price), dtype=np.bool_)
         idle[view.pair_client[after]] = False
-        choice = choice & idle[view.pair_client]
+        choice = choice & view.of_client(idle)
         budget = budget - np.asarray(spent_per_edge(view, after), dtype=np.int64)
     problem = AssignmentProblem(
         # Without value nothing is ever chosen.
-        value=np.where(choice, by_chance(value, rng), 0.0),
+        value=by_chance(value, rng) * choice,
         cost=view.pair_price,
         client=view.pair_client,
         edge=view.pair_edge,

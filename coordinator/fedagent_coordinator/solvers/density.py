@@ -7,7 +7,7 @@ the greedy order loses little, there are no visits at all.
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import FloatArray, IntArray
+from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
 from fedagent_protocol.registry import require
 
 from .base import AssignmentProblem, Solution
@@ -19,8 +19,9 @@ _WORTH_SORTING = 10
 """Visits below which the search gains less than the order of all pairs costs."""
 _SURELY = 1.0 + 1e-9
 """So many times all edges' best pairs is more than they are worth, however sums are rounded."""
-_FIRST = 64
-"""One pair in so many is sorted at first; most instances are full before the second lot."""
+_SAMPLED, _FIRST = 64, 64
+"""One pair in so many is looked at to tell which one in so many is sorted at first; most
+instances are full before the second lot."""
 
 
 class DensitySolver:
@@ -32,43 +33,48 @@ class DensitySolver:
 
     def solve(self, problem: AssignmentProblem) -> Solution:
         """Return a feasible solution: at least the greedy one and the best pair per edge."""
-        fits = (problem.value > 0) & (problem.cost <= problem.budget[problem.edge])
-        rows = np.flatnonzero(fits).astype(np.int64)
-        visits = min(self._max_visits, _PAIRS_VISITED // max(1, len(rows)))
-        search = LocalSearch(problem)
+        fits = problem.value > 0
+        fits &= problem.cost <= problem.budget[problem.edge.astype(np.intp)]
+        count = int(np.count_nonzero(fits))
+        visits = min(self._max_visits, _PAIRS_VISITED // max(1, count))
+        search, rows = LocalSearch(problem), None
         if visits >= min(_WORTH_SORTING, max(1, self._max_visits)):
-            rows = rows[_falling(_density(problem, rows))]
+            rows = np.flatnonzero(fits)
+            rows = rows[_falling(_density(problem)[rows])]
             search.fill(rows)
             search.improve(rows, visits)
         else:
-            _fill_lazily(search, problem, rows)
+            _fill_lazily(search, problem, fits.copy(), 1 + count // _SAMPLED // _FIRST)
         found, total = search, search.total()
         if total < _SURELY * len(problem.budget) * problem.value.max(initial=0.0):
             singles = LocalSearch(problem)
-            singles.fill(_best_per_edge(problem, rows))
+            singles.fill(_best_per_edge(problem, np.flatnonzero(fits) if rows is None else rows))
             if singles.total() > total:
                 found, total = singles, singles.total()
         return Solution(pairs=found.pairs(), value=total)
 
 
-def _density(problem: AssignmentProblem, rows: IntArray) -> FloatArray:
-    return np.asarray(problem.value[rows] / np.maximum(problem.cost[rows], 1))
+def _density(problem: AssignmentProblem) -> FloatArray:
+    return np.asarray(problem.value / np.maximum(problem.cost, 1))
 
 
-def _fill_lazily(search: LocalSearch, problem: AssignmentProblem, rows: IntArray) -> None:
+def _fill_lazily(
+    search: LocalSearch, problem: AssignmentProblem, waiting: BoolArray, lot: int
+) -> None:
     """Do what filling the sorted rows does, without sorting those that cannot fit any more.
 
-    Ties stay together and in order, so that the result is the same.
+    What is taken next is guessed from a sample, in which it is `lot` rows. Ties stay together and
+    in order, so that the result is the same.
     """
-    size = 1 + len(rows) // _FIRST
-    while len(rows):
-        density, rest = _density(problem, rows), rows[:0]
-        if len(rows) > size:
-            top = density >= np.partition(density, len(density) - size)[len(density) - size]
-            rows, density, rest = rows[top], density[top], rows[~top]
-        search.fill(rows[_falling(density)])
-        rows = search.fitting(rest)
-        size *= 4
+    density = _density(problem)
+    while waiting.any():
+        some = density[::_SAMPLED][waiting[::_SAMPLED]]
+        least = np.partition(some, -lot)[-lot] if lot < len(some) else 0.0
+        rows = search.fitting(np.flatnonzero(waiting & (density >= least)))
+        search.fill(rows[_falling(density[rows])])
+        waiting &= density < least
+        waiting &= problem.cost <= search.most_left()
+        lot *= 4
 
 
 def _best_per_edge(problem: AssignmentProblem, rows: IntArray) -> IntArray:

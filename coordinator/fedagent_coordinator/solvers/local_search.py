@@ -8,13 +8,12 @@ exchange for one that comes back, and an idle client takes the room that this ma
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate, combinations
-from operator import itemgetter
+from itertools import combinations
 from typing import cast
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import FloatArray, IndexArray, IntArray
+from fedagent_coordinator.policies.base import BoolArray, FloatArray, IndexArray, IntArray
 
 from .base import AssignmentProblem
 
@@ -38,54 +37,63 @@ class _Move:
     enter: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pool:
+    """Who could enter an edge at best: columns by falling density, and their order by cost."""
+
+    rows: IntArray
+    client: IndexArray
+    value: FloatArray
+    cost: IntArray
+    by_cost: IntArray
+
+
 class _Ranked:
-    """Rows by rising cost, and what they gain; lists, which for so few are faster than arrays."""
+    """Rows by rising cost, and what they gain; lists, of which single ones are read faster."""
 
-    __slots__ = ("cost", "net", "rows", "top")
+    __slots__ = ("_columns", "_idle", "_top", "cost", "net", "rows", "top")
 
-    def __init__(self, found: list[tuple[int, float, int, bool]]) -> None:
-        self.cost = [cost for cost, _, _, _ in found]
-        self.net = [net for _, net, _, _ in found]
-        self.rows = [row for _, _, row, _ in found]
-        self.top = list(accumulate(self.net, max, initial=0.0))  # of the k cheapest
+    def __init__(self, cost: IntArray, net: FloatArray, rows: IntArray, idle: BoolArray) -> None:
+        self.cost, self.net, self.rows = cost.tolist(), net.tolist(), rows.tolist()
+        self._top = np.zeros(len(net) + 1)
+        np.maximum.accumulate(net, out=self._top[1:])
+        self.top = self._top.tolist()  # of the k cheapest
+        self._columns, self._idle = (cost, net, rows, idle), self if idle.all() else None
+
+    @property
+    def idle(self) -> "_Ranked":
+        """Those of clients that are idle, of whom nothing is lost elsewhere."""
+        if self._idle is None:
+            cost, net, rows, some = self._columns
+            self._idle = _Ranked(cost[some], net[some], rows[some], some[some])
+        return self._idle
 
     def best(self, room: int) -> int:
         """Return the best row that costs at most `room`, or -1."""
         k = bisect_right(self.cost, room)
         return self.rows[self.net.index(self.top[k])] if k else -1
 
+    def within(self, room: int) -> float:
+        """Return what the best row gains that costs at most `room`, or 0."""
+        return self.top[bisect_right(self.cost, room)]
+
     def most(self, room: int) -> float:
         """Return at least what any one or two gain that fit: one costs half of it at most."""
-        return (
-            self.top[bisect_right(self.cost, room)] + self.top[bisect_right(self.cost, room // 2)]
-        )
+        return self.within(room) + self.within(room // 2)
 
     def best_two(self, room: int) -> tuple[float, tuple[int, ...]]:
         """Return gain and rows of the best one or two that fit; (0.0, ()) when none does."""
-        cost, net, top = self.cost, self.net, self.top
-        partners = bisect_right(cost, room)
-        best, first, among = 0.0, -1, 0
-        for i in range(partners):
-            left = room - cost[i]
-            while partners > 0 and cost[partners - 1] > left:
-                partners -= 1  # costs ascend, so what is left only shrinks
-            before = min(partners, i)
-            value = net[i] + top[before]
-            if value > best:
-                best, first, among = value, i, before
-        if first < 0:
+        cost, net = (column[: bisect_right(self.cost, room)] for column in self._columns[:2])
+        if not len(cost):
             return 0.0, ()
+        # The best partner is among those that cost no more, and no more than what is left.
+        before = np.minimum(cost.searchsorted(room - cost, side="right"), np.arange(len(cost)))
+        together = net + self._top[before]
+        first = int(together.argmax())
+        best, among = float(together[first]), int(before[first])
         if among == 0:
             return best, (self.rows[first],)
-        return best, (self.rows[first], self.rows[net.index(top[among])])
-
-
-@dataclass(frozen=True, slots=True)
-class _Entrants:
-    """Who could enter an edge, and the idle ones of them, of whom nothing is lost elsewhere."""
-
-    every: _Ranked
-    idle: _Ranked
+        return best, (self.rows[first], self.rows[self.net.index(self.top[among])])
 
 
 class LocalSearch:
@@ -101,8 +109,8 @@ class LocalSearch:
         self._at = np.full(clients, -1, dtype=np.int64)
         self._worth = np.zeros(clients)
         self._members: dict[int, list[int]] = {}
-        self._pools: dict[int, list[tuple[int, int, float, int]]] = {}
-        self._found: dict[int, _Entrants] = {}
+        self._pools: dict[int, _Pool] = {}
+        self._found: dict[int, _Ranked] = {}
 
     def total(self) -> float:
         """Return the value of the solution."""
@@ -132,9 +140,13 @@ class LocalSearch:
             self._at[clients], self._worth[clients] = rows, self._value[rows]
             order = self.fitting(order)
 
+    def most_left(self) -> int:
+        """Return what the richest edge can still pay."""
+        return int(self._left.max(initial=0))
+
     def fitting(self, rows: IntArray) -> IntArray:
         """Return those of the rows whose client is idle, and whose edge can still pay for it."""
-        rows = rows[self._cost[rows] <= self._left.max(initial=0)]  # mostly leaves few to look up
+        rows = rows[self._cost[rows] <= self.most_left()]  # mostly leaves few to look up
         rows = rows[self._cost[rows] <= self._left[self._edge[rows]]]
         return rows[self._at[self._client[rows]] < 0]
 
@@ -149,8 +161,10 @@ class LocalSearch:
         ends = np.cumsum(counts).tolist()
         for edge in np.flatnonzero(counts).tolist():
             its = ordered[ends[edge] - counts[edge] : ends[edge]][:_POOL]
-            columns = its, self._client[its], self._value[its], self._cost[its]
-            self._pools[edge] = list(zip(*(column.tolist() for column in columns), strict=True))
+            cost = self._cost[its]
+            self._pools[edge] = _Pool(
+                its, self._client[its], self._value[its], cost, cost.argsort(kind="stable")
+            )
         # Of single rows these are read and written faster than arrays.
         self._values, self._costs = _floats(self._value), self._cost.data
         self._clients, self._edges = self._client.data, self._edge.data
@@ -169,27 +183,21 @@ class LocalSearch:
             else:
                 waiting.update(dict.fromkeys(self._apply(move)))
 
-    def _entrants(self, edge: int) -> _Entrants:
-        found = self._found.get(edge)
-        if found is None:
-            found = self._found[edge] = self._look(edge)
-        return found
-
-    def _look(self, edge: int) -> _Entrants:
-        row_of, gained = self._row_of, self._gained
-        found = list[tuple[int, float, int, bool]]()
-        for row, client, value, cost in self._pools[edge]:
-            net, at = value - gained[client], row_of[client]
-            if net > _GAIN and at != row:
-                found.append((cost, net, row, at < 0))
-                if len(found) == _CANDIDATES:
-                    break
-        found.sort(key=itemgetter(0))
-        every, idle = _Ranked(found), [one for one in found if one[3]]
-        return _Entrants(every, every if len(idle) == len(found) else _Ranked(idle))
+    def _entrants(self, edge: int) -> _Ranked:
+        """Return who could enter an edge."""
+        if (known := self._found.get(edge)) is not None:
+            return known
+        pool = self._pools[edge]
+        at, net = self._at[pool.client], pool.value - self._worth[pool.client]
+        gains = (net > _GAIN) & (at != pool.rows)
+        gains &= gains.cumsum() <= _CANDIDATES
+        some = pool.by_cost[gains[pool.by_cost]]
+        ranked = _Ranked(pool.cost[some], net[some], pool.rows[some], at[some] < 0)
+        self._found[edge] = ranked
+        return ranked
 
     def _best_entry(self, edge: int) -> _Move | None:
-        entrants = self._entrants(edge).every
+        entrants = self._entrants(edge)
         best: _Move | None = None
         least, left = _GAIN, int(self._left[edge])
         for leave, freed, lost in self._leaves(edge):
@@ -212,60 +220,52 @@ class LocalSearch:
             yield (one, two), freed + more, lost + worse
 
     def _best_crossing(self, edge: int) -> _Move | None:
-        here = self._entrants(edge).idle
-        best: _Move | None = None
+        """Let a member go over to another edge, and perhaps one of that edge's come back."""
+        value, cost, client = self._values, self._costs, self._clients
+        here, left = self._entrants(edge).idle, int(self._left[edge])
+        best, least = None, _GAIN
+        backs = dict[int, list[tuple[int, int, int, int, float]]]()
         for member in self._leavers(edge):
-            for row in self._rows_of(self._clients[member]):
+            for row in self._rows_of(client[member]):
                 other = self._edges[row]
                 if other == edge:
                     continue
-                there = self._entrants(other).idle
-                for back in (None, *self._leavers(other)):
-                    least = best.gain if best else _GAIN
-                    best = self._crossing(here, there, (member, row), back, least) or best
+                if other not in backs:
+                    backs[other] = self._backs(other, edge)
+                there, room = self._entrants(other).idle, int(self._left[other]) - cost[row]
+                for back, returned, freed, taken, rise in backs[other]:
+                    room_here, room_there = left + cost[member] - taken, room + freed
+                    if room_here < 0 or room_there < 0:
+                        continue
+                    gain = value[row] - value[member] + rise
+                    if gain + here.within(room_here) + there.within(room_there) <= least:
+                        continue
+                    enter = [row] if back < 0 else [row, returned]
+                    extra, second = here.best(room_here), there.best(room_there)
+                    if extra >= 0 and second >= 0 and client[extra] == client[second]:
+                        if value[second] > value[extra]:
+                            extra, second = second, -1
+                        else:
+                            second = -1
+                    for idle in (extra, second):
+                        if idle >= 0:
+                            gain += value[idle]
+                            enter.append(idle)
+                    if gain > least:
+                        leave = (member,) if back < 0 else (member, back)
+                        best, least = _Move(gain, leave, tuple(enter)), gain
         return best
 
-    def _crossing(
-        self,
-        here: _Ranked,
-        there: _Ranked,
-        over: tuple[int, int],
-        back: int | None,
-        least: float,
-    ) -> _Move | None:
-        """Return what follows if `over[0]` becomes `over[1]` and `back`'s client returns.
-
-        None if that gains no more than `least`.
-        """
-        member, row = over
-        value, cost, client = self._values, self._costs, self._clients
-        home, other = self._edges[member], self._edges[row]
-        room_here = int(self._left[home]) + cost[member]
-        room_there = int(self._left[other]) - cost[row]
-        gain = value[row] - value[member]
-        enter = [row]
-        if back is not None:
-            returned = self._row_at(client[back], home)
-            if returned < 0:
-                return None
-            room_here -= cost[returned]
-            room_there += cost[back]
-            gain += value[returned] - value[back]
-            enter.append(returned)
-        if room_here < 0 or room_there < 0 or gain + here.top[-1] + there.top[-1] <= least:
-            return None
-        extra, second = here.best(room_here), there.best(room_there)
-        if extra >= 0 and second >= 0 and client[extra] == client[second]:
-            if value[second] > value[extra]:
-                extra, second = second, -1
-            else:
-                second = -1
-        for idle in (extra, second):
-            if idle >= 0:
-                gain += value[idle]
-                enter.append(idle)
-        leave = (member,) if back is None else (member, back)
-        return _Move(gain, leave, tuple(enter)) if gain > least else None
+    def _backs(self, other: int, edge: int) -> list[tuple[int, int, int, int, float]]:
+        """Return nobody, and who of another edge may come: rows, costs, and what that gains."""
+        found = [(-1, -1, 0, 0, 0.0)]
+        for back in self._leavers(other):
+            for row in self._rows_of(self._clients[back]):
+                if self._edges[row] == edge:
+                    rise = self._values[row] - self._values[back]
+                    found.append((back, row, self._costs[back], self._costs[row], rise))
+                    break
+        return found
 
     def _leavers(self, edge: int) -> list[int]:
         members = self._members.get(edge, [])
@@ -277,12 +277,6 @@ class LocalSearch:
     def _rows_of(self, client: int) -> "memoryview[int]":
         """Return the candidates of a client, best first."""
         return self._by_client[self._bounds[client] : self._bounds[client + 1]]
-
-    def _row_at(self, client: int, edge: int) -> int:
-        for row in self._rows_of(client):
-            if self._edges[row] == edge:
-                return row
-        return -1
 
     def _apply(self, move: _Move) -> list[int]:
         """Make the move; return the edges that may gain from it."""

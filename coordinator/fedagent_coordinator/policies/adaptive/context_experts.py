@@ -15,7 +15,7 @@ from fedagent_coordinator.policies.state import ArrayState, floats
 
 from .feature_bins import BinnedContext, Bins
 from .regression import Belief, Prior, chance, definite, start, updated
-from .upload_demand import EVERY, Rows, UploadDemand, optional
+from .upload_demand import EVERY, Reported, Rows, UploadDemand
 
 LOW = 1e-3
 """No forecast is surer than this: one surprise must not silence an expert."""
@@ -41,17 +41,22 @@ CONTEXT = ("long", "short", "bins")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """What the experts read of R pairs: float64[R], [6, R], uint8[columns, R], bool[R]."""
+    """What the experts read of R pairs."""
 
-    demand: FloatArray
-    physics: FloatArray
-    bins: Bins
-    hopeless: BoolArray
+    reported: Reported
+    demand: FloatArray  # float64[R]
+    physics: FloatArray  # float64[6, R]
+    bins: Bins  # uint8[columns, R]
+    hopeless: BoolArray  # bool[R]
 
     def take(self, rows: IntArray) -> "Context":
         """Return the same of some of its pairs."""
         return Context(
-            self.demand[rows], self.physics[:, rows], self.bins[:, rows], self.hopeless[rows]
+            self.reported.take(rows),
+            self.demand[rows],
+            self.physics[:, rows],
+            self.bins[:, rows],
+            self.hopeless[rows],
         )
 
 
@@ -89,8 +94,9 @@ class ContextExperts(ArrayState):
     def forecasts(self, context: Context) -> FloatArray:
         """Return float64[3, R], the forecast of every expert."""
         promised = np.empty((len(CONTEXT), len(context.hopeless)))
-        promised[:2] = chance(_PHYSICS, self._theta @ context.physics)
-        promised[:2, context.hopeless] = LOW  # by physics nothing can arrive
+        by_physics = promised[:2]
+        chance(_PHYSICS, np.matmul(self._theta, context.physics, out=by_physics))
+        np.copyto(by_physics, LOW, where=context.hopeless)  # nothing can arrive
         promised[-1] = self._bins.chance(context.bins)
         return promised.clip(LOW, 1 - LOW, out=promised)
 
@@ -106,16 +112,18 @@ class ContextExperts(ArrayState):
             self._theta[i], self._precision[i] = belief.theta, belief.precision
         self._bins.learn(context.bins, success, weight)
 
-    def observe(self, feedback: Feedback) -> None:
-        """Learn durations, and the range of what is reported."""
+    def observe(self, feedback: Feedback, context: Context) -> None:
+        """Learn durations of what was read of the ordered pairs, and the range of all reports."""
         view = feedback.view
         some = slice(None, None, 1 + len(view.pair_client) // _AMONG)
         if len(view.pair_client) > _WHOLE:
-            demand = self._demand.required(view, some)[1]
+            reported = Reported.of(view, some)
+            demand = self._demand.required(reported)[1]
         else:
-            demand = self.read(view, EVERY).demand[some]
-        self._bins.observe(view, some, demand)
-        self._demand.learn(feedback)
+            whole = self.read(view, EVERY)
+            reported, demand = whole.reported.take(some), whole.demand[some]
+        self._bins.observe(reported, demand)
+        self._demand.learn(feedback, context.reported)
         self._last = None
 
     def read(self, view: RoundView, rows: Rows) -> Context:
@@ -128,26 +136,35 @@ class ContextExperts(ArrayState):
         return whole.take(rows) if isinstance(rows, np.ndarray) else whole
 
     def _read(self, view: RoundView, rows: Rows) -> Context:
-        left, demand = self._demand.required(view, rows)
+        reported = Reported.of(view, rows)
+        left, demand = self._demand.required(reported)
         centre = np.where(np.isfinite(self._centre), self._centre, 0.0)
         physics = np.zeros((_WIDTH, len(left)))
         physics[0] = 1.0
-        physics[1] = (demand - centre[0]).clip(-8.0, 12.0)
+        np.subtract(demand, centre[0], out=physics[1])
+        physics[1].clip(-8.0, 12.0, out=physics[1])
         for k in range(1, len(centre)):
-            column = _level(view, rows, k)
+            column = _level(reported, k)
             if column is not None:
-                physics[1 + k] = (column - centre[k]).clip(-8.0, 8.0)
+                np.subtract(column, centre[k], out=physics[1 + k])
+                physics[1 + k].clip(-8.0, 8.0, out=physics[1 + k])
         hopeless = self._demand.hopeless(left, view.deadline_s)
-        return Context(demand, physics, self._bins.read(view, rows, demand), hopeless)
+        bins = self._bins.read(reported, demand)
+        return Context(reported, demand, physics, bins, hopeless)
 
     def settle_centre(self, view: RoundView) -> None:
         """Take the first medians of what is reported as the origin."""
         if len(view.pair_client) == 0:
             return
-        for k in np.flatnonzero(~np.isfinite(self._centre)).tolist():
-            column = _level(view, EVERY, k) if k else None
-            if k == 0 and math.isfinite(view.deadline_s):
-                column = self._demand.required(view)[1]
+        unsettled = np.flatnonzero(~np.isfinite(self._centre)).tolist()
+        named = {k for k, name in enumerate(_LEVELS, 1) if name in view.feature_names}
+        if math.isfinite(view.deadline_s):
+            named.add(0)
+        if named.isdisjoint(unsettled):
+            return
+        reported = Reported.of(view)
+        for k in named.intersection(unsettled):
+            column = _level(reported, k) if k else self._demand.required(reported)[1]
             if column is not None:
                 self._centre[k] = float(np.median(column))
                 self._last = None
@@ -165,10 +182,10 @@ class ContextExperts(ArrayState):
                 yield f"precision {i} is none"
 
 
-def _level(view: RoundView, rows: Rows, k: int) -> FloatArray | None:
+def _level(reported: Reported, k: int) -> FloatArray | None:
     """Return the logarithm of what is reported of the link, of the k-th kind from 1."""
     name = _LEVELS[k - 1]
-    column = optional(view, name, rows)
+    column = reported.optional(name)
     if column is None:
         return None
     return column * _PER_DB if name == _SIGNAL else np.log(np.maximum(column, 1e-9))

@@ -66,7 +66,7 @@ class DeviceFilters(ArrayState):
     def row(self, clients: IntArray) -> tuple[IntArray, IntArray]:
         """Return the rows of those that are kept, int64[K], and which they are, int64[K]."""
         rows = grown(self.place, int(clients.max(initial=-1)) + 1)[clients]
-        known = rows.nonzero()[0]
+        known = (rows > 0).nonzero()[0]
         return rows[known] - 1, known
 
     def usual(self) -> FloatArray:
@@ -89,14 +89,16 @@ class DeviceFilters(ArrayState):
         rows, known = self.row(clients)
         return Found(clients, known, rows, self.now(rows, round_), round_)
 
-    def chance(self, found: Found, types: Sequence[FloatArray]) -> FloatArray:
-        """Return float64[F, R], the chance of each client.
+    def chance(
+        self, found: Found, types: Sequence[FloatArray], out: FloatArray | None = None
+    ) -> FloatArray:
+        """Return float64[F, R], the chance of each client; in `out`, if it is given.
 
         `types` are the `chance_by_type` of equal groups of filters, float64[TYPES, R], or
         [TYPES, 1] if it is the same for all.
         """
         known, each = found.known, len(self._stay) // len(types)
-        chances = np.empty((len(self._stay), len(found.clients)))
+        chances = np.empty((len(self._stay), len(found.clients))) if out is None else out
         for g, its_type in enumerate(types):
             group = slice(g * each, (g + 1) * each)
             if len(known) < len(found.clients):

@@ -13,10 +13,11 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray, RoundView
+from fedagent_coordinator.policies.base import BoolArray, FloatArray
 from fedagent_coordinator.policies.state import ArrayState, floats, ints
 
 from .regression import Belief, Prior, chance, definite, updated
+from .upload_demand import Reported
 
 _FEATURES = 18
 """Columns at most: the demand, and as many features as agents report."""
@@ -59,7 +60,7 @@ class BinnedContext(ArrayState):
         self._prior = Prior(mean=mean, precision=_smooth(), keep=keep, logit=True)
         self._used = self._prior
         self.bin_theta = mean.copy()
-        self._edges: tuple[FloatArray, npt.NDArray[np.float32]] | None = None
+        self._edges: FloatArray | None = None
 
     def chance(self, bins: Bins) -> FloatArray:
         """Return float64[R] for bins as `read` gives them."""
@@ -68,21 +69,18 @@ class BinnedContext(ArrayState):
             eta += column.take(its)
         return chance(self._prior, eta)
 
-    def read(self, view: RoundView, rows: IntArray | slice, demand: FloatArray) -> Bins:
+    def read(self, reported: Reported, demand: FloatArray) -> Bins:
         """Return uint8[columns, R], the bin of each pair in every column."""
         if self._edges is None:
-            edges = self._quantiles()
-            self._edges = edges, _as_singles(edges)
-        edges, singles = self._edges
-        values = self._reported(view, rows, len(demand))
+            self._edges = self._quantiles()
+        values = self._columns(reported)
         bins = np.empty((len(self.features), len(demand)), dtype=np.uint8)
         if len(bins):
-            bins[0] = _passed(demand[None], edges[:1])
-            bins[1:] = _passed(values, singles[1:])
+            bins[0] = _passed(demand[None], self._edges[:1])
+            bins[1:] = _passed(values, self._edges[1:])
             bins[0, ~np.isfinite(demand)] = _BINS
-            missing = ~np.isfinite(values)
-            if missing.any():
-                bins[1:][missing] = _BINS
+            if not reported.whole or values is not reported.values:
+                bins[1:][~np.isfinite(values)] = _BINS
         return bins
 
     def learn(self, bins: Bins, success: BoolArray, weight: FloatArray) -> None:
@@ -101,9 +99,9 @@ class BinnedContext(ArrayState):
         belief = updated(self._used, belief, x, success, weight)
         self.bin_theta[used], self.bin_precision[used, used] = belief.theta, belief.precision
 
-    def observe(self, view: RoundView, some: slice, demand: FloatArray) -> None:
-        """Learn what is reported, from some pairs of a view and their demands."""
-        names, known = _codes(view.feature_names), set(self.features.tolist())
+    def observe(self, reported: Reported, demand: FloatArray) -> None:
+        """Learn what is reported of some pairs of a view, and their demands."""
+        names, known = _codes(reported.view.feature_names), set(self.features.tolist())
         new = [code for code in names if code not in known]
         if not len(self.features):
             new.insert(0, 0)
@@ -115,7 +113,7 @@ class BinnedContext(ArrayState):
         count = _PER_ROUND // 4 if begun else _PER_ROUND
         at = (int(self.next_row[0]) + np.arange(count)) % _SAMPLE
         columns = np.empty((len(self.features), len(demand)))
-        columns[:1], columns[1:] = demand, self._reported(view, some, len(demand))
+        columns[:1], columns[1:] = demand, self._columns(reported)
         finite = np.isfinite(columns)
         columns[~finite] = np.nan  # which sorts last
         columns.sort(axis=1)
@@ -126,16 +124,14 @@ class BinnedContext(ArrayState):
         self.next_row = np.array([(at[-1] + 1) % _SAMPLE], dtype=np.int64)
         self._edges = None
 
-    def _reported(
-        self, view: RoundView, rows: IntArray | slice, size: int
-    ) -> npt.NDArray[np.float32]:
-        """Return float32[columns - 1, R], all but the demand; NaN where nothing is reported."""
-        codes, names = self.features.tolist()[1:], _codes(view.feature_names)
-        values = np.full((len(codes), size), np.nan, dtype=np.float32)
-        for f, code in enumerate(codes):
-            if code in names:
-                values[f] = view.pair_features[rows, names[code]]
-        return values
+    def _columns(self, reported: Reported) -> FloatArray:
+        """Return float64[columns - 1, R], all but the demand; NaN where nothing is reported."""
+        names = _codes(reported.view.feature_names)
+        at = [names.get(code, len(names)) for code in self.features.tolist()[1:]]
+        if at == list(range(len(names))):
+            return reported.values
+        nothing = np.full((1, len(reported.client)), np.nan)
+        return np.concatenate((reported.values, nothing))[at]
 
     def restored(self) -> None:
         """Take the bins anew."""
@@ -163,17 +159,11 @@ class BinnedContext(ArrayState):
         return edges
 
 
-def _passed(values: npt.NDArray[np.floating], edges: npt.NDArray[np.floating]) -> Bins:
+def _passed(values: FloatArray, edges: FloatArray) -> Bins:
     """Return uint8[C, R], how many of a column's edges, [C, Q], each of its values is above."""
     above = values[:, None, :] > edges[:, :, None]
     passed: Bins = above.view(np.uint8).sum(axis=1, dtype=np.uint8)
     return passed
-
-
-def _as_singles(edges: FloatArray) -> npt.NDArray[np.float32]:
-    """Return the edges rounded down: what a float32 is above of stays the same."""
-    singles = edges.astype(np.float32)
-    return np.where(singles > edges, np.nextafter(singles, np.float32(-np.inf)), singles)
 
 
 def _quantiles_of(rows: FloatArray, shares: FloatArray) -> FloatArray:

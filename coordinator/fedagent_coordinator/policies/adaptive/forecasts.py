@@ -13,7 +13,7 @@ import numpy as np
 from fedagent_coordinator.policies.base import Ending, Feedback, FloatArray, IntArray, RoundView
 from fedagent_coordinator.policies.state import ArrayState, floats
 
-from .context_experts import CONTEXT, LOW, ContextExperts, is_shares, mixed
+from .context_experts import CONTEXT, LOW, Context, ContextExperts, is_shares, mixed
 from .device_filters import DeviceFilters, Found, chance_by_type
 from .shared_failures import SharedFailures
 from .upload_demand import EVERY, Rows
@@ -47,19 +47,21 @@ class Forecasts(ArrayState):
         values = (*self._context.mixture.tolist(), *self._weights.tolist())
         return {f"w_{n}": v for n, v in zip((*CONTEXT, *EXPERTS), values, strict=True)}
 
-    def chance(self, view: RoundView, rows: Rows) -> FloatArray:
-        """Return float64[3, R]: forecasts, those without common causes, what contexts promise."""
-        promised = self._context.mixture @ self._context.forecasts(self._context.read(view, rows))
-        found, by_type = self._asked(view, rows, promised)
+    def chance(self, view: RoundView, rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return forecasts, those without common causes, what contexts promise: float64[R] each."""
+        context = self._context.read(view, rows)
+        promised = self._context.mixture @ self._context.forecasts(context)
+        found, by_type = self._asked(context, promised)
         chances: FloatArray = self._weights @ self._corrected(found, by_type, promised)
         shared = self._shared.factor(view.pair_edge[rows], len(view.edge_budget))
-        return np.stack((chances * shared, chances, promised))
+        return chances * shared, chances, promised
 
     def by_expert(self, view: RoundView) -> tuple[dict[str, FloatArray], dict[str, float]]:
         """Return float64[P] of every expert, and its weight; those of the context share theirs."""
-        of_context = self._context.forecasts(self._context.read(view, EVERY))
+        context = self._context.read(view, EVERY)
+        of_context = self._context.forecasts(context)
         promised = self._context.mixture @ of_context
-        corrected = self._corrected(*self._asked(view, EVERY, promised), promised)
+        corrected = self._corrected(*self._asked(context, promised), promised)
         forecasts = (*of_context, *corrected[1:])
         context, *others = self._weights.tolist()
         weights = (*(context * self._context.mixture).tolist(), *others)
@@ -95,7 +97,7 @@ class Forecasts(ArrayState):
         context = self._context.read(view, pairs)
         promised = self._context.forecasts(context)
         average = np.asarray(self._context.mixture @ promised, dtype=np.float64)
-        found, by_type = self._asked(view, pairs, average)
+        found, by_type = self._asked(context, average)
         forecasts = self._corrected(found, by_type, average)
         chances = self._weights @ forecasts
         edge, endings = view.pair_edge[pairs], feedback.endings
@@ -111,7 +113,7 @@ class Forecasts(ArrayState):
             self._weights = mixed(self._weights, forecasts, success, own, self._share)
             self._base = _BASE_KEEP * self._base + [own @ success, own @ ~success]
             self._base = np.maximum(self._base, LOW)
-        self._context.observe(feedback)
+        self._context.observe(feedback, context)
         return average
 
     def problems(self) -> Iterator[str]:
@@ -120,13 +122,13 @@ class Forecasts(ArrayState):
             yield "has weights that are no shares"
 
     def _asked(
-        self, view: RoundView, rows: Rows, promised: FloatArray
+        self, context: Context, promised: FloatArray
     ) -> tuple[Found, tuple[FloatArray, ...]]:
         """Return what is kept of these pairs' devices, and each filter's chances by type."""
-        client = view.pair_client[rows].astype(np.int64)
-        context = chance_by_type(promised)
+        by_context = chance_by_type(promised)
         base = chance_by_type(self._base[:1] / self._base.sum())
-        return self.devices.find(client, view.round), (context, base)
+        reported = context.reported
+        return self.devices.find(reported.client, reported.view.round), (by_context, base)
 
     def _corrected(
         self, found: Found, by_type: tuple[FloatArray, ...], promised: FloatArray
@@ -134,5 +136,5 @@ class Forecasts(ArrayState):
         """Return float64[5, R], the forecasts of all experts, given what the context promises."""
         forecasts = np.empty((len(EXPERTS), len(promised)))
         forecasts[0] = promised
-        forecasts[1:] = self.devices.chance(found, by_type)
+        self.devices.chance(found, by_type, out=forecasts[1:])
         return forecasts.clip(LOW, 1 - LOW, out=forecasts)

@@ -14,6 +14,7 @@ from fedagent_coordinator.policies.base import (
     BoolArray,
     Feedback,
     FloatArray,
+    IndexArray,
     IntArray,
     RoundView,
     Selection,
@@ -26,6 +27,7 @@ from fedagent_protocol.registry import require
 
 from .forecasts import Forecasts
 from .shared_failures import USUALLY_LEFT
+from .upload_demand import EVERY
 
 _BLOCK = 1 << 15
 """Pairs that are forecast at a time, so that the temporaries stay in the cache."""
@@ -101,25 +103,20 @@ class AdaptivePolicy(ArrayState):
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Try who is due, then solve P2 with the forecasts; ties by waiting, then by chance."""
         anew = self._restarted(view)
-        scores, own, promised = self._scores(view, anew)
+        scores, _, promised = chances = self._scores(view, anew)
         idle = self._idle(view)
         idle[anew] = np.maximum(idle[anew], self._probe_every)
-        due = self._due(view, idle, anew, scores, own, promised, rng)
+        due = self._due(view, idle, anew, chances, rng)
         order = np.lexsort((-promised[due], -idle[view.pair_client[due]]))
         allowed = grown(self._allowance, len(view.edge_budget))[: len(view.edge_budget)]
         turn = self._in_turn(view, due[order], idle, allowed)
         if view.trust is not None:
-            scores = scores * view.trust[view.pair_client]
+            scores = scores * view.of_client(view.trust)
         first = fill(view, turn, budgets=_within(view, allowed)) if len(turn) else turn
-        free = view.client_available & ~self._resting(view, idle)
-        rest = assign(
-            view,
-            scores * self._waiting(idle)[view.pair_client],
-            self._solver,
-            rng,
-            wanted=free[view.pair_client] & (scores >= _HARDLY * scores.max(initial=0.0)),
-            after=first,
-        )
+        wanted = view.of_client(view.client_available & ~self._resting(view, idle))
+        wanted &= scores >= _HARDLY * scores.max(initial=0.0)
+        value = view.of_client(self._waiting(idle)) * scores
+        rest = assign(view, value, self._solver, rng, wanted=wanted, after=first)
         notes = {**self._forecasts.weights, "probes": float(len(first))}
         return explained(view, np.concatenate((first, rest)), scores, notes)
 
@@ -146,7 +143,7 @@ class AdaptivePolicy(ArrayState):
         edges, clients = len(view.edge_budget), view.pair_client[pairs]
         self.grow(clients=len(view.client_price), edges=edges)
         self._forget_restarted(view)
-        idle = self._idle(view)[clients]
+        idle = self._idle(view, clients)
         promised = self._forecasts.learn(feedback)
         if len(pairs):
             self._typical = _KEEP * self._typical + (1 - _KEEP) * float(promised.mean())
@@ -174,15 +171,16 @@ class AdaptivePolicy(ArrayState):
         chances = np.empty((3, len(view.pair_client)))
         for begin in range(0, chances.shape[1], _BLOCK):
             rows = slice(begin, begin + _BLOCK)
-            chances[:, rows] = self._forecasts.chance(view, rows)
+            for whole, block in zip(chances, self._forecasts.chance(view, rows), strict=True):
+                whole[rows] = block
         if restarted.any():
-            anew = restarted[view.pair_client]
+            anew = view.of_client(restarted)
             chances[:2, anew] = np.maximum(chances[:2, anew], chances[2, anew])
         return chances
 
-    def _idle(self, view: RoundView) -> IntArray:
-        """Return int64[N], rounds since each client was last ordered."""
-        played = grown(self._played, len(view.client_price))
+    def _idle(self, view: RoundView, clients: IndexArray | slice = EVERY) -> IntArray:
+        """Return int64[K], rounds since each client was last ordered."""
+        played = grown(self._played, len(view.client_price))[clients]
         # Nobody knows a new device: it is due in half the time.
         return np.where(played > 0, view.round - played, 2 * view.round)
 
@@ -191,10 +189,11 @@ class AdaptivePolicy(ArrayState):
         if view.client_starts is None:
             return np.zeros(len(view.client_price), dtype=np.bool_)
         known = grown(self._starts, len(view.client_price))
-        renewed = grown(self._renewed, len(view.client_price))
-        rare = (renewed == 0) | (view.round - renewed >= _RESTARTS)
-        anew = (view.client_starts >= known) & (known > 0) & rare
-        return np.asarray(anew, dtype=np.bool_)
+        anew = (view.client_starts >= known) & (known > 0)
+        if anew.any():
+            renewed = grown(self._renewed, len(view.client_price))
+            anew &= (renewed == 0) | (view.round - renewed >= _RESTARTS)
+        return anew
 
     def _forget_restarted(self, view: RoundView) -> None:
         if view.client_starts is None:
@@ -211,9 +210,7 @@ class AdaptivePolicy(ArrayState):
         view: RoundView,
         idle: IntArray,
         restarted: BoolArray,
-        scores: FloatArray,
-        own: FloatArray,
-        promised: FloatArray,
+        chances: FloatArray,
         rng: np.random.Generator,
     ) -> IntArray:
         """Return int64[D], pairs of clients that have waited long enough to be tried."""
@@ -224,37 +221,25 @@ class AdaptivePolicy(ArrayState):
         if len(clients) > most:  # of a million devices that are due few can be tried
             soon[:] = False
             soon[rng.choice(clients, most, replace=False)] = True
-        pairs = np.flatnonzero(soon[view.pair_client])
-        pairs = pairs[self._open(view, pairs, restarted, own[pairs], promised[pairs])]
+        pairs = np.flatnonzero(view.of_client(soon))
+        scores, own, promised = chances[:, pairs]
+        clients, edge = (end[pairs].astype(np.int64) for end in (view.pair_client, view.pair_edge))
+        # A client that is known, and does as its middling context promises, needs no try.
+        limit = np.where(promised >= _EVEN, _WORSE, _FAR_WORSE) * promised
+        asked = restarted[clients]
+        tried = (self._forecasts.plays(clients) < _FEW_TRIES) | asked
+        tried |= (own >= _DELIVERS) | (own < limit) | (own > _BETTER * promised)
         # A poor context waits longer: it says itself why the client is not ordered.
-        patient = np.minimum(1.0, promised[pairs] / (_AS_GOOD * self._typical)) ** 2
-        waited = idle[view.pair_client[pairs]] * patient >= self._probe_every
-        pairs = pairs[waited | (promised[pairs] >= _GOOD_CONTEXT)]
+        patient = np.minimum(1.0, promised / (_AS_GOOD * self._typical)) ** 2
+        tried &= (idle[clients] * patient >= self._probe_every) | (promised >= _GOOD_CONTEXT)
         edges = len(view.edge_budget)
         bought, paid = grown(self._bought, edges)[:edges], grown(self._paid, edges)[:edges]
         rate = bought / np.maximum(paid, 1e-9)
         # An update costs more where shared failures are frequent: the limit must not rise with it.
-        shared = np.minimum(1.0, scores[pairs] / own[pairs] / USUALLY_LEFT)
-        dear = view.prices(pairs) / 1e6 * rate[view.pair_edge[pairs]] > shared + 1e-9
-        asked = restarted[view.pair_client[pairs]]
-        return np.asarray(pairs[~dear | asked], dtype=np.int64)
-
-    def _open(
-        self,
-        view: RoundView,
-        pairs: IntArray,
-        restarted: BoolArray,
-        own: FloatArray,
-        promised: FloatArray,
-    ) -> BoolArray:
-        """Return bool[D], pairs that are new, deliver, or do other than their context promises.
-
-        A client that is known, and does as its middling context promises, needs no try.
-        """
-        clients = view.pair_client[pairs].astype(np.int64)
-        new = (self._forecasts.plays(clients) < _FEW_TRIES) | restarted[clients]
-        limit = np.where(promised >= _EVEN, _WORSE, _FAR_WORSE) * promised
-        return new | (own >= _DELIVERS) | (own < limit) | (own > _BETTER * promised)
+        shared = np.minimum(1.0, scores / own / USUALLY_LEFT)
+        dear = view.client_price[clients] / 1e6 * rate[edge] > shared + 1e-9
+        tried &= ~dear | asked
+        return pairs[tried]
 
     def _in_turn(
         self, view: RoundView, pairs: IntArray, idle: IntArray, allowed: FloatArray

@@ -60,7 +60,10 @@ def chance(prior: Prior, eta: FloatArray) -> FloatArray:
     """Return the probability of success for every ``x theta``, float64[P]; overwrites `eta`."""
     eta.clip(*_CLIP, out=eta)
     np.exp(eta, out=eta)
-    return 1.0 / (1.0 + eta) if prior.logit else np.exp(-eta, out=eta)
+    if not prior.logit:
+        return np.exp(np.negative(eta, out=eta), out=eta)
+    eta += 1.0
+    return np.divide(1.0, eta, out=eta)
 
 
 def updated(

@@ -42,7 +42,8 @@ class SharedFailures(ArrayState):
         shares = np.full((total, len(_LEVELS)), _FIRST_SHARES)
         shares[: len(counts)] = (counts / counts.sum(axis=1, keepdims=True))[:total]
         usual = self.rounds / self.rounds.sum() @ _LEVELS
-        return np.asarray((shares @ _LEVELS)[edge] * usual, dtype=np.float64)
+        left: FloatArray = shares @ _LEVELS * usual
+        return left[edge.astype(np.intp)]
 
     def learn(
         self,

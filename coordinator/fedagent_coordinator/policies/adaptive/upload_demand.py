@@ -6,6 +6,7 @@ is soon known.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,6 +29,46 @@ _FLOOR = 0.02
 """Share of the deadline below which nothing is left for the upload."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reported:
+    """What agents report of R pairs, read once."""
+
+    view: RoundView
+    client: IntArray  # int64[R]
+    values: FloatArray  # float64[F, R]; NaN where an agent did not report
+    whole: bool  # nothing is missing
+
+    @classmethod
+    def of(cls, view: RoundView, rows: Rows = EVERY) -> "Reported":
+        """Read some pairs of a view."""
+        client = view.pair_client[rows].astype(np.int64)
+        values = np.array(view.pair_features[rows].T, dtype=np.float64, order="C")
+        return cls(view, client, values, bool(np.isfinite(values).all()))
+
+    def take(self, rows: Rows | BoolArray) -> "Reported":
+        """Return the same of some of its pairs."""
+        return Reported(self.view, self.client[rows], self.values[:, rows], self.whole)
+
+    def optional(self, name: str) -> FloatArray | None:
+        """Return a feature, float64[R], or None if it is not reported.
+
+        A value that is missing becomes the median of the view's others, which moves nothing.
+        """
+        if name not in self.view.feature_names:
+            return None
+        index = self.view.feature_names.index(name)
+        column: FloatArray = self.values[index]
+        if self.whole or not (bad := ~np.isfinite(column)).any():
+            return column
+        # Of the same pairs whichever are read, so that a round is learnt as it was chosen.
+        every = self.view.pair_features[:, index]
+        for others in (every[:: 1 + len(every) // _AMONG], every):
+            finite = others[np.isfinite(others)]
+            if len(finite):
+                return np.where(bad, float(np.median(finite)), column)
+        return None
+
+
 class UploadDemand(ArrayState):
     """Learnt times of a round's stages; whatever is not known yet is taken as nothing."""
 
@@ -38,26 +79,31 @@ class UploadDemand(ArrayState):
     stage_count = floats("clients", least=0)
     _works: FloatArray | None = None  # what is expected of each client; until something is learnt
 
-    def required(self, view: RoundView, rows: Rows = EVERY) -> tuple[FloatArray, FloatArray]:
+    def required(self, reported: Reported) -> tuple[FloatArray, FloatArray]:
         """Return seconds left for the upload and the log of the demand it makes, float64[R].
 
         The demand is the required rate; with the feature ``bandwidth_hz`` it is the noise
         that this rate has to overcome, ``(2^(rate/b) - 1) b``, by Shannon.
         """
-        left = np.full(len(view.pair_client[rows]), view.deadline_s)
+        view = reported.view
         if not math.isfinite(view.deadline_s):
-            return left, np.zeros(len(left))
-        left -= self.stage_wait_s
-        left -= self._download(view, rows)
-        left -= self._compute(view, rows)
-        room = np.maximum(left, _FLOOR * view.deadline_s)
-        rate = self._bits_or(view) / room
-        band = optional(view, "bandwidth_hz", rows)
-        if band is None:
-            return left, np.log(rate)
-        band = np.where(band > 0, band, 1.0)
-        noise = np.expm1(np.minimum(rate / band, 400.0) * math.log(2.0)) * band
-        return left, np.log(noise)
+            size = len(reported.client)
+            return np.full(size, view.deadline_s), np.zeros(size)
+        bits = self.stage_bits or 8.0 * view.model_bytes or 1.0
+        rate = reported.optional("download_bps")
+        download = 0.0 if rate is None else bits / np.maximum(rate, _MIN_RATE)
+        left = view.deadline_s - self.stage_wait_s - download - self._compute(reported)
+        demand = np.maximum(left, _FLOOR * view.deadline_s)
+        np.divide(bits, demand, out=demand)
+        band = reported.optional("bandwidth_hz")
+        if band is not None:
+            band = np.where(band > 0, band, 1.0)
+            demand /= band
+            np.minimum(demand, 400.0, out=demand)
+            demand *= math.log(2.0)
+            np.expm1(demand, out=demand)
+            demand *= band
+        return left, np.log(demand, out=demand)
 
     def hopeless(self, left: FloatArray, deadline_s: float) -> BoolArray:
         """Return bool[R]: pairs with no time left for their upload; none without a deadline."""
@@ -65,24 +111,24 @@ class UploadDemand(ArrayState):
             return np.zeros(len(left), dtype=np.bool_)
         return left <= _FLOOR * deadline_s
 
-    def learn(self, feedback: Feedback) -> None:
-        """Take in the durations of what arrived."""
-        view, self._works = feedback.view, None
-        self.grow(clients=len(view.client_price))
+    def learn(self, feedback: Feedback, reported: Reported) -> None:
+        """Take in the durations of what arrived, given what is reported of its pairs."""
+        self._works = None
+        self.grow(clients=len(feedback.view.client_price))
         self.stage_work *= _FADE
         self.stage_count *= _FADE
         known = np.isfinite(feedback.dt_s) & np.isfinite(feedback.lc_s)
-        rows = feedback.pairs[known]
-        if not len(rows):
+        if not known.any():
             return
-        rate = optional(view, "download_bps", rows)
+        reported = reported.take(known)
+        rate = reported.optional("download_bps")
         if rate is not None:
             seen = _median(feedback.dt_s[known] * np.maximum(rate, _MIN_RATE))
             self.stage_bits = 0.9 * self.stage_bits + 0.1 * seen if self.stage_bits else seen
-        speed = optional(view, "compute", rows)
+        speed = reported.optional("compute")
         pace = 1.0 if speed is None else np.maximum(speed, _MIN_PACE)
         work = self._computing(feedback, known) * pace
-        clients, finite = view.pair_client[rows], np.isfinite(work)
+        clients, finite = reported.client, np.isfinite(work)
         np.add.at(self.stage_work, clients, np.where(finite, work, 0.0))
         np.add.at(self.stage_count, clients, finite.astype(np.float64))
         told = self.stage_count > _FADED
@@ -117,22 +163,13 @@ class UploadDemand(ArrayState):
         self.stage_wait_s = 0.9 * self.stage_wait_s + 0.1 * wait if self.stage_wait_s else wait
         return computing
 
-    def _bits_or(self, view: RoundView) -> float:
-        return self.stage_bits or 8.0 * view.model_bytes or 1.0
-
-    def _download(self, view: RoundView, rows: Rows) -> FloatArray | float:
-        rate = optional(view, "download_bps", rows)
-        if rate is None:
-            return 0.0
-        return self._bits_or(view) / np.maximum(rate, _MIN_RATE)
-
-    def _compute(self, view: RoundView, rows: Rows) -> FloatArray:
-        size = len(view.client_price)
+    def _compute(self, reported: Reported) -> FloatArray:
+        size = len(reported.view.client_price)
         if self._works is None or len(self._works) < size:
             work, count = grown(self.stage_work, size), grown(self.stage_count, size)
             self._works = (work + _SHRINK * self.stage_usual_work) / (count + _SHRINK)
-        mine: FloatArray = self._works[view.pair_client[rows]]
-        speed = optional(view, "compute", rows)
+        mine: FloatArray = self._works[reported.client]
+        speed = reported.optional("compute")
         return mine if speed is None else mine / np.maximum(speed, _MIN_PACE)
 
 
@@ -140,27 +177,3 @@ def _median(values: FloatArray) -> float:
     """Return the median of some finite values: `np.median`, of few faster."""
     ranked, half = np.sort(values), len(values) // 2
     return float(ranked[half] if len(values) % 2 else (ranked[half - 1] + ranked[half]) / 2.0)
-
-
-def optional(view: RoundView, name: str, rows: Rows = EVERY) -> FloatArray | None:
-    """Return a feature of some pairs, float64[R], or None if it is not reported.
-
-    A value that is missing becomes the median of the view's others, which moves nothing.
-    """
-    if name not in view.feature_names:
-        return None
-    index = view.feature_names.index(name)
-    column: FloatArray = view.pair_features[rows, index].astype(np.float64)
-    bad = ~np.isfinite(column)
-    if not bad.any():
-        return column
-    # Of the same pairs whichever rows are asked for, so that a round is learnt as it was chosen.
-    others = view.pair_features[:: 1 + len(view.pair_features) // _AMONG, index]
-    others = others[np.isfinite(others)]
-    if not len(others):
-        others = view.pair_features[:, index]
-        others = others[np.isfinite(others)]
-    if not len(others):
-        return None
-    column[bad] = np.median(others)
-    return column

@@ -54,7 +54,7 @@ class Coverage:
         self._grow(total, first=first)
         self.rounds += 1
         truth, there = view.known_truth(), view.eligible
-        paid = there & (view.pair_price <= view.edge_budget[view.pair_edge])
+        paid = there & (view.pair_price <= view.of_edge(view.edge_budget))
         said = there, truth.chance > 0, paid, paid & (truth.chance >= _SURE)
         present, able, payable, sure = _any(view, total, said)
         taken = np.zeros(total, dtype=np.bool_)

@@ -70,7 +70,8 @@ class SelectionStudy:
         began = time.perf_counter()
         selection = solved(self._policy, shown, seed=self._seed, free_micro=None, spec=self._spec)
         decided = time.perf_counter() - began
-        feedback = self._world.play(view, rows[selection.pairs])
+        whole = len(rows) == len(view.pair_client)
+        feedback = self._world.play(shown if whole else view, rows[selection.pairs])
         accuracy = opinion = np.nan
         if self._learner is not None:
             training = self._recipe.world.training
@@ -86,14 +87,16 @@ class SelectionStudy:
         began = time.perf_counter()
         # Oracles keep no state: what only a testbed knows is never learnt from.
         learnt_from = shown if shown.truth is None else replace(shown, truth=None)
-        lesson = replace(feedback, view=learnt_from, pairs=selection.pairs)
+        lesson = feedback
+        if feedback.view is not learnt_from:
+            lesson = replace(feedback, view=learnt_from, pairs=selection.pairs)
         self._policy.learn(lesson)
         if self.log is not None:
             self.log.append(Logged(view=learnt_from, selection=selection, feedback=lesson))
         if self._gaps is not None:
             self._gaps.learn(lesson)
         learnt = time.perf_counter() - began
-        paid = view.pair_price[feedback.pairs][~feedback.void]
+        paid = view.prices(feedback.pairs[~feedback.void])
         ordered = view.pair_client[feedback.pairs]
         history.count(ordered, len(view.client_price))
         if view.truth is not None:

@@ -57,10 +57,12 @@ class LinkedWorld(ABC):
         seconds = self._recipe.world.work.work / compute * people.slowness() + people.extra_s()
         return np.asarray(seconds[people.pair_place], dtype=np.float64)
 
-    def _slower(self) -> FloatArray:
-        """Return float64[P], what transfers of a pair take longer by at an edge with bad links."""
-        bad = self._people.pair_edge == self._failures.bad_edge
-        return np.where(bad, self._recipe.world.bad_edge.slower, 1.0)
+    def _slower(self) -> FloatArray | float:
+        """Return what transfers of a pair take longer by at an edge with bad links, float64[P]."""
+        slower = self._recipe.world.bad_edge.slower
+        if slower == 1.0:
+            return slower
+        return np.where(self._people.pair_edge == self._failures.bad_edge, slower, 1.0)
 
     def _shown(
         self,

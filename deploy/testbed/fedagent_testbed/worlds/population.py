@@ -26,7 +26,8 @@ _TRAITS = ("late", "dying", "speeds", "factor", "repriced", "price", "flips", "g
 class Population:
     """The clients of a run; indices are never reused, replaced clients stay away.
 
-    `alive` is int64[n], the run-wide index of each of the n places.
+    `alive` is int64[n], the run-wide index of each of the n places; `pair_place` is int64[P], the
+    place of each pair, and `pair_edge` is int32[P].
     """
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
@@ -149,10 +150,10 @@ class Population:
             drawn = (rng.permutation(count) + rng.random(count)) / count
             self._traits[name] = np.concatenate((self._traits[name], drawn))
 
-    def _links(self) -> tuple[IndexArray, IndexArray]:
+    def _links(self) -> tuple[IntArray, IndexArray]:
         clients, edges = self._recipe.world.clients, self._recipe.world.edges
         visible = self._recipe.world.visible or edges
-        place = np.repeat(np.arange(clients, dtype=np.int32), visible)
+        place = np.repeat(np.arange(clients, dtype=np.int64), visible)
         if visible == edges:
             return place, np.tile(np.arange(edges, dtype=np.int32), clients)
         rng = spawned_rng(self._seed, _BIRTH + 2, 0)

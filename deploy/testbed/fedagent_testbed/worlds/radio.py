@@ -46,12 +46,16 @@ class Link:
 
     band: FloatArray
     snr: FloatArray
-    slower: FloatArray
+    slower: FloatArray | float
 
     def rate(self, fade: FloatArray | float) -> FloatArray:
         """Return bits per second at this fading, of its shape and the pairs'."""
-        whole = self.band * np.log2(1.0 + self.snr * fade)
-        return np.asarray(np.maximum(whole / self.slower, _MIN_RATE), dtype=np.float64)
+        rate = self.snr * fade
+        rate += 1.0
+        np.log2(rate, out=rate)
+        rate *= self.band
+        rate /= self.slower
+        return np.maximum(rate, _MIN_RATE, out=rate)
 
 
 class RadioWorld(LinkedWorld):

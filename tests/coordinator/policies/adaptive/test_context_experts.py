@@ -66,7 +66,7 @@ def test_the_expert_that_was_right_leads() -> None:
         context = experts.read(view, EVERY)
         success = abs(compute - 3.0) < 0.4
         experts.learn(context, experts.forecasts(context), success, np.ones(12))
-        experts.observe(ended(view, list(range(12)), x=success.tolist()))
+        experts.observe(ended(view, list(range(12)), x=success.tolist()), context)
     assert experts.mixture[2] > 0.8, "only bins see that middling compute succeeds"
     assert experts.mixture.sum() == pytest.approx(1.0)
 
@@ -90,7 +90,7 @@ def test_who_decided_on_a_round_learns_of_it_what_others_learn() -> None:
             experts.settle_centre(view)
             context = read(view, some)
             experts.learn(context, experts.forecasts(context), success, np.ones(2))
-            experts.observe(ended(view, [2, 0], x=success.tolist()))
+            experts.observe(ended(view, [2, 0], x=success.tolist()), context)
         after = told.state()
         assert all(after[key].tobytes() == its.tobytes() for key, its in decided.state().items())
         again = ContextExperts(33.0, 0.01)

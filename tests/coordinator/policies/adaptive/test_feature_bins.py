@@ -10,14 +10,11 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.policies.adaptive.feature_bins import (
     BinnedContext,
-    _as_singles,
-    _passed,
     _quantiles_of,
 )
+from fedagent_coordinator.policies.adaptive.upload_demand import Reported
 from fedagent_coordinator.policies.base import FloatArray, RoundView
 from tests.fakes.rounds import column_view
-
-EVERY = slice(None)
 
 
 def seen(rng: np.random.Generator, count: int = 40) -> RoundView:
@@ -35,8 +32,9 @@ def taught(shape: str, rounds: int = 150) -> tuple[BinnedContext, np.random.Gene
         demand = np.zeros(len(view.pair_client))
         some = np.arange(0, 40, 5)
         success = rng.random(len(some)) < truth(shape, view)[some]
-        bins.learn(bins.read(view, some, demand[some]), success, np.ones(len(some)))
-        bins.observe(view, EVERY, demand)
+        reported = Reported.of(view)
+        bins.learn(bins.read(reported.take(some), demand[some]), success, np.ones(len(some)))
+        bins.observe(reported, demand)
     return bins, rng
 
 
@@ -51,7 +49,7 @@ def truth(shape: str, view: RoundView) -> FloatArray:
 def test_any_shape_of_one_feature_is_found(shape: str, most: float) -> None:
     bins, rng = taught(shape)
     view = seen(rng, 400)
-    forecast = bins.chance(bins.read(view, EVERY, np.zeros(400)))
+    forecast = bins.chance(bins.read(Reported.of(view), np.zeros(400)))
     assert abs(forecast - truth(shape, view)).mean() < most
 
 
@@ -60,25 +58,26 @@ def test_a_missing_value_has_a_bin_of_its_own() -> None:
     view = seen(rng)
     features = view.pair_features.copy()
     features[:, view.feature_names.index("compute")] = np.nan
-    missing = replace(view, pair_features=features)
+    missing = Reported.of(replace(view, pair_features=features))
     demand = np.zeros(len(features))
-    before = bins.chance(bins.read(missing, EVERY, demand))
+    before = bins.chance(bins.read(missing, demand))
     for _ in range(40):
         count = len(demand)
-        read = bins.read(missing, EVERY, demand)
+        read = bins.read(missing, demand)
         bins.learn(read, np.zeros(count, dtype=np.bool_), np.ones(count))
-    after = bins.chance(bins.read(missing, EVERY, demand))
+    after = bins.chance(bins.read(missing, demand))
     assert after.max() < 0.5 * before.min()
 
 
 def test_more_features_than_it_has_room_for_are_left_out() -> None:
     rng = np.random.default_rng(0)
     many: dict[str, Any] = {f"feature_{k}": rng.random(6).tolist() for k in range(25)}
-    bins, view = BinnedContext(0.99), column_view(**many)
+    bins, reported = BinnedContext(0.99), Reported.of(column_view(**many))
     for _ in range(3):
-        bins.observe(view, EVERY, np.zeros(6))
-    assert bins.read(view, EVERY, np.zeros(6)).shape == (18, 6)
-    assert np.isfinite(bins.chance(bins.read(view, EVERY, np.zeros(6)))).all()
+        bins.observe(reported, np.zeros(6))
+    read = bins.read(reported, np.zeros(6))
+    assert read.shape == (18, 6)
+    assert np.isfinite(bins.chance(read)).all()
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 2**32 - 1))
@@ -87,16 +86,3 @@ def test_quantiles_are_numpys(size: int, rows: int, seed: int) -> None:
     shares = np.arange(1, 8) / 8
     found = _quantiles_of(np.sort(values, axis=1), shares)
     assert np.array_equal(found, np.quantile(values, shares, axis=1).T)
-
-
-def test_a_float32_is_above_the_edges_that_its_double_is_above() -> None:
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(2, 300)).astype(np.float32)
-    near = np.nextafter(values[:, :7].astype(np.float64), [[np.inf], [-np.inf]])
-    for edges in (
-        np.sort(values[:, :7].astype(np.float64)),
-        np.sort(near),
-        np.full((2, 7), np.inf),
-    ):
-        found = _passed(values, _as_singles(edges))
-        assert (found == (values[:, None, :] > edges[:, :, None]).sum(axis=1)).all()
