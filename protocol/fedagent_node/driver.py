@@ -42,7 +42,7 @@ _RECEIVERS = {
     Direction.COORDINATOR_TO_EDGE: "edge",
 }
 """The field of a topic that names the receiver."""
-MESSAGES_AT_ONCE = 2000.0
+MESSAGES_AT_ONCE = 1000.0
 MESSAGES_PER_S = 200.0
 """What is looked at of one sender: more than an honest one sends, chunks at the pace of a fast disk
 too, and a tenth of a processor's time for its signatures."""

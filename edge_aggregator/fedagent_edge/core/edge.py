@@ -177,7 +177,6 @@ class EdgeCore:
         report = message.context if isinstance(message, m.UpdateOffer) else message
         if isinstance(report, m.ContextReport):
             self.sessions.context(session, report, now)
-            self.evaluations.neighbours.placed(agent, now)
         effects += self._of_agents[type(message)](event, message, now)
 
     def _hello(self, event: Received, hello: m.Hello, now: float) -> list[Effect]:

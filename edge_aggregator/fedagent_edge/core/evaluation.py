@@ -265,8 +265,6 @@ class Evaluations:
         """Begin with another run or task."""
         self.current = Evaluation(NOTHING, UNREAD, stage=Stage.ENDED)
         self._task: Task = task_of(self.state.memory.body)
-        if self.state.memory.body and self._task is UNREAD:
-            self.state.counters["task_unread"] += 1
         self.neighbours.begin(self.state.memory.run, self._task.peers)
 
     def lan_up(self, now: float) -> None:

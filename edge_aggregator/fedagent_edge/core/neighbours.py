@@ -72,14 +72,13 @@ class Neighbourhood:
     Where devices know their neighbours: whom each has written to in this run.
     """
     _graph: Graph = field(default_factory=dict)
-    _places: dict[str, Place | None] = field(default_factory=dict)
     due: float = math.inf
     """When the graph is drawn again."""
 
     def begin(self, run: str, spec: PeersSpec) -> None:
         """Begin with another run or task, and without anybody's neighbours."""
         self.run, self.spec = run, spec
-        self._graph, self._places, self.due = {}, {}, math.inf
+        self._graph, self.due = {}, math.inf
         self._met, self._called_until = {}, -math.inf
 
     def call(self, until: float) -> None:
@@ -136,21 +135,13 @@ class Neighbourhood:
         if self.is_open(now) and self.due == math.inf:
             self.due = now + SOON_S + PER_AGENT_S * len(self._graph)
 
-    def placed(self, agent: str, now: float) -> None:
-        """Note that a context came: a place that is new, or gone, changes who is near.
+    def refresh(self) -> list[Send]:
+        """Draw the graph again; return what goes to those whose neighbours changed.
 
-        An agent that moves keeps its neighbours until the next call, since beliefs converge on
+        An agent that moves keeps its neighbours until then, since beliefs converge on
         a graph that stays.
         """
-        if agent in self._places:
-            placed = self.sessions.place(agent) is not None
-            if placed != (self._places[agent] is not None):
-                self.changed(now)
-
-    def refresh(self) -> list[Send]:
-        """Draw the graph again; return what goes to those whose neighbours changed."""
         self.due = math.inf
-        self._places = {a: self.sessions.place(a) for a in self.sessions.present_ids()}
         old, self._graph = self._graph, self._drawn()
         # Who is gone may be back in this call, and its neighbours go on writing to it.
         gone = {a: met for a, met in self._met.items() if self.sessions.has_place(a)}
@@ -168,14 +159,14 @@ class Neighbourhood:
         return dict(itertools.islice(met.items(), 2 * MAX_NEIGHBOURS))
 
     def _drawn(self) -> Graph:
+        places = {agent: self.sessions.place(agent) for agent in self.sessions.present_ids()}
         match self.spec.graph:
             case "near":
-                return near(self._places, self.spec.neighbours)
+                return near(places, self.spec.neighbours)
             case "radius":
-                return within(self._places, self.spec.radius_km)
-            case _:
-                # The devices know.
-                return {agent: {} for agent in self._places}
+                return within(places, self.spec.radius_km)
+        # The devices know.
+        return {agent: {} for agent in places}
 
     def neighbours_of(self, agent: str) -> list[Send]:
         """Return the neighbours of an agent, as far as the graph has it."""

@@ -376,10 +376,12 @@ class Round:
         Who is complete is waited for, and paid also where the round comes to nothing: a check takes
         moments, and cannot be begun twice.
         """
-        stages = {client.stage for client in self.clients.values()}
-        if Stage.CHECKING in stages:
-            return False
-        if self.hopeless or stages <= {Stage.ENDED}:
+        waiting = False
+        for client in self.clients.values():
+            if client.stage is Stage.CHECKING:
+                return False
+            waiting = waiting or client.stage is not Stage.ENDED
+        if self.hopeless or not waiting:
             return True
         used, ordered = len(self.placed), len(self.clients)
         return self.rule.is_over(self.after(now), used=used, ordered=ordered, slack_s=HANDOVER_S)
@@ -448,7 +450,6 @@ class Round:
         outcomes = self.outcomes
         if failed:
             outcomes = tuple(structs.replace(one, used=False, weight=0.0) for one in outcomes)
-        aggregate_s = self.after(now) - self.closed_s
         return RoundReport(
             run=self.run,
             round=self.number,
@@ -458,8 +459,5 @@ class Round:
             used=sum(one.used for one in outcomes),
             weight=sum(one.weight for one in outcomes),
             local_steps=0.0 if failed else self.sums.local_steps,
-            timing_ms={
-                "collect": round(self.closed_s * 1e3, 3),
-                "aggregate": round(aggregate_s * 1e3, 3),
-            },
+            timing_ms={"aggregate": round((self.after(now) - self.closed_s) * 1e3, 3)},
         )

@@ -58,7 +58,6 @@ class Rounds:
                 rnd.restore(*one)
             if rnd.masking is not None:
                 rnd.void = "secure aggregation: the edge was restarted in the round"
-            state.counters["rounds_resumed"] += 1
 
     def _make(self, order: RoundOrder, began_at: float) -> Round:
         memory = self.state.memory
@@ -98,7 +97,6 @@ class Rounds:
         if memory.report is not None and order.round == memory.report.round:
             return self._upstream.report_again(now)
         if order.round <= memory.last_round:
-            self._counters["order_twice"] += 1
             # A coordinator that was restored goes past ours when it hears of it.
             return self._upstream.ask_welcome(now) if order.round < memory.last_round else []
         lacks_base = bool(order.base) and order.base != memory.model
@@ -116,7 +114,6 @@ class Rounds:
         elif lacks_base or not memory.model:
             refusal = "the edge has no such model"
         if refusal:
-            self._counters["order_refused"] += 1
             rnd.outcomes = tuple(_not_paid(agent, 0, refusal, gone=True) for agent in rnd.clients)
             return effects + self._report(rnd, refusal, now)
         self._begin(rnd)
@@ -126,7 +123,6 @@ class Rounds:
             if self.state.sessions.is_present(agent):
                 effects.append(self._order(client, now))
             else:
-                self._counters["ordered_absent"] += 1
                 effects += self.updates.left(agent, now)
         return effects
 
@@ -145,7 +141,6 @@ class Rounds:
         rnd, self.waiting = self.live, None
         if rnd is None:
             return []
-        self._counters["rounds_dropped"] += 1
         effects = self._close(rnd, now) if rnd.is_open else []
         return effects + self._over(rnd)
 
@@ -319,7 +314,6 @@ class Rounds:
             "used": report.used,
             "failed": failed,
             "seconds": round(rnd.after(now), 4),
-            "close_s": round(report.timing_ms["aggregate"] / 1e3, 4),
         }
         return [*self._over(rnd), send, Emit("round_closed", event)]
 
@@ -336,7 +330,6 @@ class Rounds:
             effects += self.updates.uploads.tick(now)
             for client in rnd.unanswered:
                 if now >= client.order_again_at:
-                    self._counters["order_again"] += 1
                     effects.append(self._order(client, now))
         return effects + self.look(now)
 

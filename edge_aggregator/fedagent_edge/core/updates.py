@@ -86,7 +86,6 @@ class Updates:
         client.answered = True
         known, effects = client.offer, list[Effect]()
         if (again := _again(client, offer)) is not None:
-            self._counters["offer_twice"] += 1
             return [again]
         if known is None:
             reason, detail = _refusal(client, offer)
@@ -96,9 +95,6 @@ class Updates:
         elif known.digest != offer.digest:
             self._counters["second_update"] += 1
             return [_receipt(client.agent, offer, ReceiptStatus.REJECTED, "second_update")]
-        else:
-            # After a reconnect, or by a duplicate.
-            self._counters["offer_twice"] += 1
         receiver = client.receiver
         if client.stage is not Stage.SENDING or receiver is None:
             return effects

@@ -162,7 +162,6 @@ class Upstream:
         if self.welcomed and now >= self._status_at:
             effects.append(self.status(now))
         if self.welcomed and self.state.memory.report is not None and now >= self._report_at:
-            self.state.counters["report_again"] += 1
             effects += self.report_again(now)
         return effects
 
