@@ -2,16 +2,16 @@
 
 Updates until their receipt, orders that were answered, how far streams were read, what updates and
 opinions have cost of the owner's privacy, and what the device thinks among neighbours, which is for
-its owner alone (0600, as are SQLite's files beside it). The bytes of updates are files, which their
-trainer synced before their row is written. A commit outlives the process, but not always the power:
-the log is synced when it is folded into the file, which spares the SD card a sync per round
+its owner alone (0600, as are SQLite's files beside it). The bytes of updates are files, which hash
+to what their row says or are damaged. A commit outlives the process, but not always the power: the
+log is synced when it is folded into the file, which spares the SD card the syncs of each round
 (ADR 5). What costs privacy is synced before it leaves, so that no power cut makes epsilon fall.
 """
 
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import Opinion, OpinionMode, UpdateOffer
 
 from .core.effects import Key, OpinionAnswer, OpinionRecord, PendingUpdate, Survived
+from .models import is_named
 from .peers.core.records import ArmStats, StoreSlot
 
 FILE = "books.sqlite"
@@ -36,13 +37,12 @@ epsilon."""
 MAX_SLOTS = 1000
 MAX_ARMS = 8
 """Runs in which the device's standing among neighbours is kept."""
-_VERSION = 5
+_VERSION = 6
 
 _SCHEMA = """
 CREATE TABLE updates (
-  edge TEXT NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL, digest TEXT NOT NULL,
-  credit INTEGER NOT NULL, size INTEGER NOT NULL CHECK (size > 0), chunk INTEGER NOT NULL,
-  offer BLOB NOT NULL, file TEXT NOT NULL, PRIMARY KEY (edge, run, round)
+  edge TEXT NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL,
+  credit INTEGER NOT NULL, offer BLOB NOT NULL, file TEXT NOT NULL
 ) STRICT;
 CREATE TABLE answered (
   edge TEXT PRIMARY KEY, run TEXT NOT NULL, round INTEGER NOT NULL
@@ -105,6 +105,10 @@ class Books:
         self._folder = directory / "outbox"
         self._max_bytes = max_bytes
         self._checkpoint = checkpoint
+        self._held: dict[Key, tuple[UpdateOffer, str]] = {}
+        """The updates that there are, oldest first, with the names of their files."""
+        self._dropped: dict[Key, None] = {}
+        """Rows that go with the next commit."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._refused():
             make_private(self._path)
@@ -135,59 +139,65 @@ class Books:
         """
         key, offer = update.key, update.offer
         self._checkpoint("agent.books.before-put")
-        row = (*_ids(key), offer.digest, update.credit, offer.size, offer.chunk_bytes)
+        row = (*_ids(key), update.credit, _encoder.encode(offer), body.name)
         with self._commit(synced=releases > 0):
-            self._db.execute(
-                "INSERT OR REPLACE INTO updates VALUES (?,?,?,?,?,?,?,?,?)",
-                (*row, _encoder.encode(offer), body.name),
-            )
+            self._delete(*self._dropped, key)
+            self._db.execute("INSERT INTO updates VALUES (?,?,?,?,?,?)", row)
             self._db.execute("INSERT OR REPLACE INTO answered VALUES (?,?,?)", _ids(key))
             if offset is not None:
                 self._set(f"offset {offset[0]}", offset[1])
             if releases:
                 self._charge(key.run, releases)
-            expired = self._over_limit()
+        self._dropped.clear()
+        self._held.pop(key, None)
+        self._held[key] = offer, body.name
         self._checkpoint("agent.books.put")
+        expired = self._over_limit()
         for old in expired:
             self.drop(old)
         return expired
 
     def carry(self, old: Key, update: PendingUpdate) -> None:
         """Let an update answer another order."""
-        key, offer = update.key, _encoder.encode(update.offer)
+        key, offer = update.key, update.offer
         with self._commit():
+            self._delete(key)
             changed = self._db.execute(
-                "UPDATE OR REPLACE updates SET edge = ?, run = ?, round = ?, credit = ?, offer = ? "
+                "UPDATE updates SET edge = ?, run = ?, round = ?, credit = ?, offer = ? "
                 "WHERE edge = ? AND run = ? AND round = ?",
-                (*_ids(key), update.credit, offer, *_ids(old)),
+                (*_ids(key), update.credit, _encoder.encode(offer), *_ids(old)),
             )
             if not changed.rowcount:
                 raise BooksError(self._path, "the update is gone")
             self._db.execute("INSERT OR REPLACE INTO answered VALUES (?,?,?)", _ids(key))
+        self._held[key] = offer, self._held.pop(old)[1]
 
     def drop(self, key: Key) -> None:
-        """Forget an update; one that a crash forgets to drop is offered once more."""
-        drop = "DELETE FROM updates WHERE edge = ? AND run = ? AND round = ? RETURNING file"
-        with self._refused():
-            found = self._db.execute(drop, _ids(key)).fetchall()
-        for (name,) in found:
+        """Forget an update: its bytes now, its row with the next commit.
+
+        A row without bytes is none, so that this costs no commit of its own.
+        """
+        if (held := self._held.pop(key, None)) is not None:
+            self._dropped[key] = None
             self._checkpoint("agent.books.dropped")
-            self.path(name).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self._folder}/{held[1]}")  # noqa: PTH108 - as in `passing`
 
     def chunk(self, run: str, number: int, digest: str, index: int) -> bytes | None:
         """Return a chunk of an update; None if it is gone."""
-        row = self._db.execute(
-            "SELECT chunk, file FROM updates WHERE run = ? AND round = ? AND digest = ?",
-            (run, number, digest),
-        ).fetchone()
-        if row is None:
-            return None
-        size, name = row
-        try:
-            with self.path(name).open("rb", buffering=0) as file:
-                return os.pread(file.fileno(), size, index * size)
-        except OSError:
-            return None
+        for offer, name in self._held.values():
+            if (offer.run, offer.round, offer.digest) == (run, number, digest):
+                try:
+                    fd = os.open(f"{self._folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+                except OSError:
+                    break
+                try:
+                    return os.pread(fd, offer.chunk_bytes, index * offer.chunk_bytes)
+                except OSError:
+                    break
+                finally:
+                    os.close(fd)
+        return None
 
     def survived(self) -> Survived:
         """Return what the last process left; `BooksError`: it cannot be read."""
@@ -198,20 +208,21 @@ class Books:
 
     def load(self) -> list[PendingUpdate]:
         """Return what has no receipt yet, oldest first; what is damaged goes, and stray files."""
-        kept, files = [], set()
-        query = "SELECT edge, run, round, credit, size, offer, file FROM updates ORDER BY rowid"
-        for edge, run, number, credit, size, offer, name in self._db.execute(query).fetchall():
+        kept, self._held = [], {}
+        query = "SELECT edge, run, round, credit, offer, file FROM updates ORDER BY rowid"
+        for edge, run, number, credit, encoded, name in self._db.execute(query).fetchall():
             key = Key(edge, run, number)
             try:
-                update = PendingUpdate(key, _offers.decode(offer), credit)
-                whole = self.path(name).stat().st_size == size
-            except (msgspec.DecodeError, ValueError, OSError):
+                offer = _offers.decode(encoded)
+                whole = is_named(self.path(name), offer.digest)
+            except (msgspec.DecodeError, OSError):
                 whole = False
             if whole:
-                kept.append(update)
-                files.add(name)
+                kept.append(PendingUpdate(key, offer, credit))
+                self._held[key] = offer, name
             else:
-                self.drop(key)
+                self._dropped[key] = None
+        files = {name for _, name in self._held.values()}
         for path in self._folder.glob("*.update*"):
             if path.name not in files:
                 path.unlink()
@@ -283,7 +294,9 @@ class Books:
     # ---------------------------------------------------------------- private
 
     def _prepare(self) -> None:
-        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "cache_size = -512"):
+        # A commit writes whole pages, and what a round changes is short.
+        sizes = "page_size = 1024", "cache_size = -512"
+        for pragma in (*sizes, "journal_mode = WAL", "synchronous = NORMAL"):
             self._db.execute(f"PRAGMA {pragma}")
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version == 0:
@@ -305,12 +318,15 @@ class Books:
     def _over_limit(self) -> list[Key]:
         """Return the oldest updates that must go to respect the limits, never the newest."""
         over, count, total = list[Key](), 0, 0
-        rows = self._db.execute("SELECT edge, run, round, size FROM updates ORDER BY rowid DESC")
-        for edge, run, number, size in rows:
-            count, total = count + 1, total + size
+        for key, (offer, _) in reversed(self._held.items()):
+            count, total = count + 1, total + offer.size
             if count > 1 and (count > MAX_UPDATES or total > self._max_bytes):
-                over.append(Key(edge, run, number))
+                over.append(key)
         return over[::-1]
+
+    def _delete(self, *keys: Key) -> None:
+        delete = "DELETE FROM updates WHERE edge = ? AND run = ? AND round = ?"
+        self._db.executemany(delete, [_ids(key) for key in keys])
 
     def _forget(self, table: str, most: int) -> None:
         self._db.execute(_FORGET.format(table=table), (most,))

@@ -4,7 +4,6 @@ import asyncio
 import functools
 import json
 import logging
-import math
 import os
 import time
 
@@ -14,6 +13,7 @@ from fedagent_node.data_dir import Identity
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.effects import Emit
 from fedagent_node.errors import JoinError
+from fedagent_node.network import in_step
 from fedagent_node.shell import Shell
 from fedagent_node.site.enrolling import Joiner, join_first, renew
 
@@ -22,6 +22,7 @@ from .context import ASK_S, Context, ask_host
 from .core.effects import Measured, Stopping, TrainerEnded
 from .core.worklog import LogLine, WorkLog, samples_line
 from .links import BrokerLinks
+from .machine import MachineProbe
 from .site import SiteVoucher
 from .store import TrainerRequest, open_agent
 from .streams import parse_stream
@@ -30,6 +31,8 @@ from .trainer.client import TrainerClient
 from .trainer.frames import Cancel, Evaluate, Mask, Open, Train
 
 MEASURE_S = 5.0
+REST_S = 40.0
+"""How often the device is measured while it works for nobody."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,9 +43,10 @@ class AgentDaemon:
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._shell = Shell(config, fatal=(), show=self._show)
-        self._context = Context(limits=config.limits)
+        self._context = Context(MachineProbe(child=lambda: self._trainer.pid), limits=config.limits)
         self._worklog = WorkLog()
         self._samples: dict[str, int] = {}
+        self._measured_at = 0.0
 
     async def run(self) -> None:
         """Run until stopped.
@@ -75,7 +79,6 @@ class AgentDaemon:
             me,
             submit=self._submit,
             pending=self._pending_bytes,
-            quiet=self._quiet_s,
             identity=identity,
             voucher=SiteVoucher(config.site, lambda: shell.membership),
         )
@@ -136,10 +139,6 @@ class AgentDaemon:
         link = self._shell.links.get(name)
         return link.pending_bytes if link is not None else 0
 
-    def _quiet_s(self, name: str) -> float:
-        link = self._shell.links.get(name)
-        return link.quiet_s if link is not None else math.inf
-
     # ------------------------------------------------------- trainer and device
 
     def _submit(self, request: TrainerRequest) -> None:
@@ -157,11 +156,12 @@ class AgentDaemon:
 
     async def _keep_measuring(self) -> None:
         while True:
-            await asyncio.sleep(MEASURE_S)
+            await in_step(MEASURE_S if self._shell.driver.core.urgent() else REST_S)
             self._measure()
 
     def _measure(self) -> None:
-        readings = self._context.read(time.monotonic())
+        self._measured_at = time.monotonic()
+        readings = self._context.read(self._measured_at)
         self._shell.receive(Measured(readings))
         hindrance = "" if readings.available else readings.reason or "not available"
         self._log_lines(self._worklog.allow(hindrance))
@@ -174,12 +174,15 @@ class AgentDaemon:
             if host.radio is not None and host.radio.interface != known:
                 known = host.radio.interface
                 _log.info("%s: Wi-Fi %s", self._shell.id, host.radio)
-            await asyncio.sleep(ASK_S)
+            await in_step(ASK_S)
 
     # --------------------------------------------------------------- for people
 
     def _show(self, event: Emit) -> None:
-        self._log_lines(self._worklog.lines_for(event, time.monotonic()))
+        now = time.monotonic()
+        self._log_lines(self._worklog.lines_for(event, now))
+        if event.name == "ordered" and now >= self._measured_at + MEASURE_S:
+            asyncio.get_running_loop().call_soon(self._measure)
         if event.name == "samples":
             self._log_samples(event)
         _log.debug("%s: %s %s", self._shell.id, event.name, event.fields)

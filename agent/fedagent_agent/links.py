@@ -17,7 +17,7 @@ from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.messages import Gone, kind
 
 from .core.agent import AgentCore
-from .core.effects import EdgesFound, Relink, Subscribed, SubscribeModel, UnsubscribeModel
+from .core.effects import EdgesFound, Greet, Relink, Subscribed, SubscribeModel, UnsubscribeModel
 
 MAX_LINKS = 32
 
@@ -65,6 +65,9 @@ class BrokerLinks:
                 self._shell.spawn(self._shell.take_revocations(crl), "revocations")
             case Relink():
                 self._renew(effect.link)
+            case Greet():
+                topic = topics.agent_to_all(self._site, self._shell.id, kind(effect.hello))
+                self._shell.publish(effect.link, topic, effect.hello)
 
     def _link_of(self, edge: str) -> Link | None:
         return self._shell.links.get(self._core.sessions.link_of(edge))
@@ -158,7 +161,7 @@ class BrokerLinks:
             incoming=Direction.EDGE_TO_AGENT,
             whose="edge",
             ids=lambda: self._edges.get(name, ()),
-            will=(topics.agent_gone(self._site, self._shell.id), encode(Gone())),
+            will=(topics.agent_to_all(self._site, self._shell.id, kind(Gone())), encode(Gone())),
         )
 
     async def _start(self, link: Link) -> None:

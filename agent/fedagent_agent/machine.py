@@ -1,6 +1,8 @@
 """One look at this machine: processors, memory, power, heat. Measured, never simulated."""
 
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +24,10 @@ _CHARGED_BY = frozenset({"mains", "usb", "wireless"})
 
 @dataclass
 class MachineProbe:
-    """This machine, through psutil and sysfs."""
+    """This machine, through psutil and sysfs; `child` is the process that works for this one."""
 
     _sysfs: Path = SYSFS
+    child: Callable[[], int | None] = lambda: None
 
     def cores(self) -> int:
         """Return the number of processors that may be used."""
@@ -46,19 +49,14 @@ class MachineProbe:
         )
 
     def _own_seconds(self) -> float:
-        """Return what this process used, its children that ended, and those that it can see."""
+        """Return what this process used, its children that ended, and the one at work."""
         times = os.times()
         total = times.user + times.system + times.children_user + times.children_system
-        try:
-            children = psutil.Process().children()
-        except (psutil.Error, OSError):
-            return total  # Android hides what psutil needs to tell children from others
-        for child in children:
-            try:
-                own = child.cpu_times()
-            except psutil.Error:
-                continue  # it ended meanwhile, and counts with the children's times
-            total += own.user + own.system
+        if (pid := self.child()) is not None:
+            # One that has ended meanwhile counts with the children's times.
+            with suppress(psutil.Error):
+                own = psutil.Process(pid).cpu_times()
+                total += own.user + own.system
         return total
 
 

@@ -1,7 +1,8 @@
 """The models an agent got: files that survive a restart, the newest few of them.
 
 A cache: nothing is synced, and whatever is used hashes to its name. What a killed process left of a
-model that came in is begun anew.
+model that came in is begun anew. A model of one chunk stays in memory: a restart costs less than
+writing each of them.
 """
 
 import hashlib
@@ -23,10 +24,13 @@ class ModelsCache:
 
     _folder: Path
     _checkpoint: Checkpoint
+    _to_disk: bool = False
+    """Also what would have room in memory."""
     _whole: dict[str, bool] = field(default_factory=dict)
     """Oldest first; whether a model was seen to hash to its name since the start."""
     _coming: tuple[str, Layout] | None = None
     _have: set[int] = field(default_factory=set)
+    _small: dict[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -55,6 +59,9 @@ class ModelsCache:
         """Take a chunk whose length was checked; `OSError` as in `open`."""
         if self._coming is None or self._coming[0] != digest:
             return
+        if len(data) == self._coming[1].size and not self._to_disk:
+            self._small[digest] = data
+            return
         self._have.add(offset // self._coming[1].chunk_bytes)
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         with os.fdopen(os.open(self._part(digest), flags, 0o600), "wb") as file:
@@ -67,12 +74,17 @@ class ModelsCache:
         coming, self._coming = self._coming, None
         if coming is None or coming[0] != digest:
             return 0
-        part = self._part(digest)
-        if not _is(part, digest):
-            part.unlink()
-            return 0
-        os.rename(part, self.path(digest))  # noqa: PTH104 - as in `passing`
-        self._checkpoint("agent.model.whole")
+        if (small := self._small.get(digest)) is not None:
+            if hashlib.sha256(small).hexdigest() != digest:
+                del self._small[digest]
+                return 0
+        else:
+            part = self._part(digest)
+            if not is_named(part, digest):
+                part.unlink()
+                return 0
+            os.rename(part, self.path(digest))  # noqa: PTH104 - as in `passing`
+            self._checkpoint("agent.model.whole")
         self._keep(digest, seen=True)
         return coming[1].size
 
@@ -82,8 +94,12 @@ class ModelsCache:
         with suppress(OSError):
             self._part(digest).unlink(missing_ok=True)
 
+    def small(self, digest: str) -> bytes:
+        """Return a model that is held in memory; nothing of one that is a file."""
+        return self._small.get(digest, b"")
+
     def path(self, digest: str) -> Path:
-        """Return a whole model's file."""
+        """Return the file of a whole model that is not in memory."""
         return passing(f"{self._folder}/model.{digest}")
 
     def _part(self, digest: str) -> Path:
@@ -92,11 +108,13 @@ class ModelsCache:
     def _is_whole(self, digest: str, size: int) -> bool:
         if digest not in self._whole:
             return False
+        if digest in self._small:
+            return len(self._small[digest]) == size
         path = self.path(digest)
         try:
             if self._whole[digest]:
                 return path.stat().st_size == size
-            good = self._whole[digest] = _is(path, digest)
+            good = self._whole[digest] = is_named(path, digest)
         except OSError:
             return False
         if not good:
@@ -109,9 +127,11 @@ class ModelsCache:
         while len(self._whole) > KEPT:
             oldest = next(iter(self._whole))
             del self._whole[oldest]
-            self.path(oldest).unlink(missing_ok=True)
+            if self._small.pop(oldest, None) is None:
+                self.path(oldest).unlink(missing_ok=True)
 
 
-def _is(path: Path, digest: str) -> bool:
+def is_named(path: Path, digest: str) -> bool:
+    """Whether a file hashes to a digest; `OSError`: it cannot be read."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == digest

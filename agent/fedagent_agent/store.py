@@ -6,7 +6,6 @@
 
 import dataclasses
 import hashlib
-import math
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -75,7 +74,7 @@ class AgentStore:
         self._submit, self._checkpoint = submit, checkpoint
         self.books = Books(directory, checkpoint=checkpoint)
         self._models = ModelsCache(directory / "models", checkpoint)
-        self._once = ModelsCache(directory / "once", checkpoint)
+        self._once = ModelsCache(directory / "once", checkpoint, _to_disk=True)
         self._once_digest = ""
         self._states = directory / "state"
         self._outputs: dict[int, Path] = {}
@@ -114,7 +113,8 @@ class AgentStore:
         if isinstance(effect, Train | Evaluate):
             model = str(self._models.path(effect.model)) if effect.model else ""
             state = str(self._states / effect.state) if effect.state else ""
-            effect = replace(effect, model=model, state=state)
+            small = self._models.small(effect.model)
+            effect = replace(effect, model=model, small=small, state=state)
         elif isinstance(effect, Open):
             once = str(self._once.path(effect.once)) if effect.once else ""
             effect = replace(effect, offset=self.books.offset(self._stream), once=once)
@@ -159,7 +159,8 @@ class AgentStore:
     # ---------------------------------------------------------------- updates
 
     def _make_idle_update(self, effect: MakeIdleUpdate) -> Reply:
-        body = _idle_update(self._models.path(effect.model).read_bytes(), effect.round)
+        model = self._models.small(effect.model) or self._models.path(effect.model).read_bytes()
+        body = _idle_update(model, effect.round)
         if body is None:
             return Failed(job=effect.job, reason="model", detail="not float32 safetensors")
         output = self.books.path(effect.out)
@@ -210,7 +211,6 @@ def open_agent(
     *,
     submit: Callable[[TrainerRequest], None],
     pending: Callable[[str], int],
-    quiet: Callable[[str], float] = lambda _: math.inf,
     identity: "Identity | None" = None,
     voucher: Voucher | None = None,
     checkpoint: Checkpoint = hit,
@@ -236,7 +236,6 @@ def open_agent(
         claim=signatures.terms,
         sign=signatures.answer,
         pending=pending,
-        quiet=quiet,
         peering=peers.open,
         voucher=voucher,
         idle_opinions=idle_opinions,

@@ -30,8 +30,9 @@ from .paho_client import Client
 
 _log = logging.getLogger(__name__)
 
-KEEPALIVE_S = 15
-"""A half-open connection is noticed after about twice as long: have a heartbeat as well."""
+KEEPALIVE_S = 60
+"""By this a broker notices who is gone, after half as long again. The kernel notices sooner that a
+connection is half open (`network.HALF_OPEN`), and wakes nobody for that."""
 OUTBOX_BYTES = 64 << 20
 OUTBOX_MESSAGES = 8192
 """Most that was published and not yet acknowledged; ids of messages are 16 bit."""
@@ -44,7 +45,7 @@ FLUSH_S = 1.0
 ANSWER_S = 8.0
 """How long a connection may stay without the answer that every MQTT broker gives at once."""
 CHECK_S = 1.0
-"""How often keep-alive and answer are looked at."""
+"""How often it is looked whether the broker answers, and between attempts whether it is urgent."""
 URGENT_S = 2.0
 """Longest pause between attempts while something is open that waits for the connection."""
 BATCH = 256
@@ -142,11 +143,6 @@ class Link:
             return str(sock.getsockname()[0]) if isinstance(sock, socket.socket) else ""
         except OSError:
             return ""
-
-    @property
-    def quiet_s(self) -> float:
-        """How long nothing has come, not even a part of a message."""
-        return time.monotonic() - self._client.received_at
 
     async def start(self) -> None:
         """Begin to connect in the background; `LinkError` if certificates do not fit."""
@@ -286,7 +282,7 @@ class Link:
                 self._client.give_up(NO_BROKER)
             self._broken.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_S):
+                async with asyncio.timeout(self._client.rest_s if self._up else CHECK_S):
                     await self._broken.wait()
 
     def _count_refusal(self, exc: Exception) -> None:

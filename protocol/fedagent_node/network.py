@@ -9,6 +9,7 @@ import re
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -24,6 +25,12 @@ ANSWER_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
 VERDICT_S = 0.5
 """A broker that sends no tickets says nothing when all is well; more is not waited for that."""
+HALF_OPEN = tuple(
+    (socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+)
+"""Options by which the kernel ends a connection whose other end has been gone for 35 s."""
 MDNS_GROUP = "224.0.0.251"
 _INNER = re.compile(
     # docker's own bridges are br- and a hash: OpenWrt's LAN is br-lan.
@@ -192,6 +199,9 @@ async def connected(
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for level, option, value in HALF_OPEN:
+                sock.setsockopt(level, option, value)
             # Each address has its time: a name may have one where nobody answers.
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await asyncio.get_running_loop().sock_connect(sock, where)
@@ -277,6 +287,14 @@ async def _ready(add: Callable[..., Any], remove: Callable[..., Any], sock: sock
         await future
     finally:
         remove(sock.fileno())
+
+
+async def in_step(every_s: float) -> None:
+    """Sleep to the next multiple of a period on the monotonic clock.
+
+    What a process does now and then it does in the same wake-ups: a device that waits sleeps.
+    """
+    await asyncio.sleep(every_s - time.monotonic() % every_s)
 
 
 @dataclass(slots=True)

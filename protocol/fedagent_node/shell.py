@@ -26,7 +26,7 @@ from fedagent_node.site.tls import SiteTls
 from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.messages import Hello, PeerDeliver, PeerSend, kind
+from fedagent_protocol.messages import AnyMessage, Hello, PeerDeliver, PeerSend, kind
 
 from .address import BrokerAddress, TlsFiles
 from .data_dir import Identity, count_start, hold_data_dir, load_or_create, store_starts
@@ -409,11 +409,13 @@ class Shell:
 
     def send(self, send: Send) -> bool:
         """Send on the link that the route names."""
-        name, topic = self._route(send)
+        return self.publish(*self._route(send), send.message)
+
+    def publish(self, name: str, topic: str, message: AnyMessage) -> bool:
+        """Send a message on a link."""
         link = self.links.get(name)
         if link is None:
             return True  # nobody is there yet
-        message = send.message
         if isinstance(message, Hello):  # with the device's address, for people
             message = structs.replace(message, address=link.local_address[:64])
         # A peer repeats what gets lost; an acknowledgement would cost as much again.

@@ -3,7 +3,8 @@
 ::
 
     fedagent/3/{site}/a/{agent}/up/{edge}/{kind}     agent -> edge
-    fedagent/3/{site}/a/{agent}/up/gone              an agent's will, to all edges of a broker
+    fedagent/3/{site}/a/{agent}/up/hello             an agent that came, to all edges of a broker
+    fedagent/3/{site}/a/{agent}/up/gone              its will, to the same
     fedagent/3/{site}/a/{agent}/down/{edge}/{kind}   edge -> agent
     fedagent/3/{site}/e/{edge}/beacon                edge's heartbeat to agents
     fedagent/3/{site}/e/{edge}/model/{digest}        model chunks, published once
@@ -53,9 +54,9 @@ def agent_up(site: str, agent: str, edge: str, kind: str) -> str:
     return f"{ROOT}/{site}/a/{agent}/up/{edge}/{kind}"
 
 
-def agent_gone(site: str, agent: str) -> str:
-    """Return the topic of an agent's will, by which a broker says that its connection broke."""
-    return f"{ROOT}/{site}/a/{agent}/up/gone"
+def agent_to_all(site: str, agent: str, kind: str) -> str:
+    """Return the topic on which an agent speaks to all edges of a broker, or its broker for it."""
+    return f"{ROOT}/{site}/a/{agent}/up/{kind}"
 
 
 def agent_down(site: str, agent: str, edge: str, kind: str) -> str:
@@ -95,7 +96,7 @@ def agent_filters(site: str, agent: str) -> tuple[str, ...]:
 
 def edge_lan_filters(site: str, edge: str) -> tuple[str, ...]:
     """Return what an edge subscribes to on the broker of its agents."""
-    return (f"{ROOT}/{site}/a/+/up/{edge}/#", agent_gone(site, "+"))
+    return (f"{ROOT}/{site}/a/+/up/{edge}/#", agent_to_all(site, "+", "+"))
 
 
 def edge_wan_filters(site: str, edge: str) -> tuple[str, ...]:
@@ -128,8 +129,8 @@ def _parsed(parts: list[str]) -> Topic | None:
     match parts:
         case [site, "a", agent, "up", edge, kind]:
             return Topic(site, Direction.AGENT_TO_EDGE, kind, edge=edge, agent=agent)
-        case [site, "a", agent, "up", "gone"]:
-            return Topic(site, Direction.AGENT_TO_EDGE, "gone", agent=agent)
+        case [site, "a", agent, "up", ("hello" | "gone") as kind]:
+            return Topic(site, Direction.AGENT_TO_EDGE, kind, agent=agent)
         case [site, "a", agent, "down", edge, kind]:
             return Topic(site, Direction.EDGE_TO_AGENT, kind, edge=edge, agent=agent)
         case [site, "e", edge, "beacon"]:

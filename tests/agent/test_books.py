@@ -66,10 +66,9 @@ def update_of(number: int, body: bytes, edge: str = EDGE) -> PendingUpdate:
     return PendingUpdate(Key(edge, RUN, number), offer, 1)
 
 
-def put(made: Books, update: PendingUpdate, **fields: Any) -> list[Key]:
-    """Keep an update with a file of its size."""
+def put(made: Books, update: PendingUpdate, body: bytes = BODY, **fields: Any) -> list[Key]:
     path = made.path(update.key.file_name)
-    path.write_bytes(bytes(update.offer.size))
+    path.write_bytes(body)
     return made.put(update, path, **fields)
 
 
@@ -162,15 +161,19 @@ def test_the_oldest_updates_make_room_and_stray_files_go(tmp_path: Path) -> None
     made = Books(tmp_path, max_bytes=3000)
     expired = []
     for number in range(1, 6):
-        expired += put(made, update_of(number, bytes([number]) * 999, f"edge-{number}"))
+        body = bytes([number]) * 999
+        expired += put(made, update_of(number, body, f"edge-{number}"), body)
     assert [key.round for key in expired] == [1, 2]
     made.close()
     (tmp_path / "outbox" / "orphan.update.part").write_bytes(b"x")
+    damaged = made.path(Key("edge-3", RUN, 3).file_name)
     again = Books(tmp_path)
     assert [kept.key.round for kept in again.load()] == [3, 4, 5]
+    damaged.write_bytes(bytes(999))
+    assert [kept.key.round for kept in again.load()] == [4, 5], "a power cut has damaged it"
     assert {key.round for key in again.survived().answered} == {1, 2, 3, 4, 5}
     assert again.boots == 2
-    assert len(list((tmp_path / "outbox").iterdir())) == 3
+    assert len(list((tmp_path / "outbox").iterdir())) == 2
     again.close()
 
 

@@ -62,7 +62,7 @@ def asked(edge: HandEdge, number: int, model: bytes = MODEL, **fields: object) -
 
 def test_a_model_is_fetched_scored_and_answered_once_for_all(edge: HandEdge) -> None:
     start = asked(edge, 3)
-    assert Path(start.model).read_bytes() == MODEL
+    assert start.small == MODEL
     assert edge.said(m.Opinion) == []
     edge.evaluate(start, 0.75)
     (opinion,) = edge.said(m.Opinion)

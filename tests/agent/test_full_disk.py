@@ -22,11 +22,8 @@ FULL = Path("/dev/full")
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="the system has no /dev/full")
 
 
-@pytest.mark.parametrize("model", [SMALL, BIG], ids=["small", "big"])
-def test_a_model_that_finds_no_room_is_declined_until_there_is_some(
-    tmp_path: Path, model: bytes
-) -> None:
-    edge = joined(tmp_path, task=REAL)
+def test_a_model_that_finds_no_room_is_declined_until_there_is_some(tmp_path: Path) -> None:
+    edge, model = joined(tmp_path, task=REAL), BIG
     for number in (1, 2):
         (tmp_path / "models" / f"model.{digest_of(model)}.part").symlink_to(FULL)
         edge.serve(edge.order(number, model), model)

@@ -124,12 +124,3 @@ def test_who_is_not_asked_for_the_rest_begins_anew(edge: HandEdge, begin: object
     assert edge.jobs(Train)[-1].model.endswith(digest_of(NEW)), "it trains from the new model"
     assert all(offer.made_in == 0 for offer in edge.said(m.UpdateOffer))
     assert not edge.core.uploads.by_key
-
-
-def test_a_link_on_which_a_chunk_comes_slowly_is_not_silent(edge: HandEdge) -> None:
-    downloading(edge)
-    edge.quiet_s = 1.0
-    edge.later(50.0)
-    assert not edge.events("edge_lost")
-    edge.later(15.0)
-    assert edge.events("edge_lost"), "not for ever"

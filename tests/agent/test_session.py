@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_agent.core.device import PriceSettings, Readings
-from fedagent_agent.core.effects import EdgesFound, Relink
+from fedagent_agent.core.effects import Greet, Relink
 from fedagent_node.effects import OtherVersion, Received, Revoked, TakeRevocations
 from fedagent_protocol import messages as m
 from tests.fakes.hand_edge import EDGE, LINK, OTHER, HandEdge, joined
@@ -25,20 +25,22 @@ def quiet(edge: HandEdge) -> None:
         edge.say(m.ProbeReply(nonce=probe.nonce, data=bytes(probe.reply_bytes)))
 
 
-def test_an_edge_that_an_advert_names_is_greeted_before_its_beacon(edge: HandEdge) -> None:
-    out = edge.take(EdgesFound(LINK, (EDGE,)))
-    assert edge.said(m.Hello, out)
-    assert not edge.take(EdgesFound(LINK, (EDGE,))), "once is enough"
+def test_who_connects_greets_all_edges_of_a_broker_and_waits_for_no_beacon(edge: HandEdge) -> None:
+    assert [one.link for one in edge.jobs(Greet)] == [LINK]
     edge.say(m.Welcome(edge=EDGE))
     assert edge.said(m.ContextReport)
-    edge.take(EdgesFound(LINK, (OTHER,)))
-    edge.later(16.0)
-    assert edge.events("edge_lost") == [{"edge": EDGE}], "the other was never there"
+    assert not edge.said(m.Hello), "once is enough"
+
+
+def test_a_hello_without_an_answer_is_repeated_ever_less_often(edge: HandEdge) -> None:
+    edge.say(m.EdgeBeacon(edge=EDGE, period_ms=60_000))
+    edge.later(60.0)
+    assert len(edge.said(m.Hello)) == 6, "after 0, 1, 3, 7, 15 and 31 s"
 
 
 def test_three_silent_periods_end_the_session_and_renew_the_link(edge: HandEdge) -> None:
     edge.say(m.EdgeBeacon(edge=EDGE, period_ms=1000))
-    edge.say(m.Welcome(edge=EDGE))
+    edge.say(m.Welcome(edge=EDGE, period_ms=1000))
     edge.later(2.9)
     assert not edge.events("edge_lost")
     edge.later(0.2)
@@ -97,11 +99,12 @@ def test_reports_come_when_something_moved_and_otherwise_in_their_period(tmp_pat
     edge.now += 1.1
     edge.measure(Readings(compute=2.0, available=False, reason="x"))
     assert not edge.said(m.ContextReport)[-1].available
-    at = edge.now
-    while len(edge.said(m.ContextReport)) == before + 2:
-        edge.say(m.EdgeBeacon(edge=EDGE))
-        edge.later(1.0)
-    assert 14.0 <= edge.now - at <= 17.0, "the period is fifteen seconds"
+    said = len(edge.said(m.ContextReport)) - 1
+    for _ in range(40):
+        edge.say(m.EdgeBeacon(edge=EDGE, period_ms=90_000))
+        edge.later(10.0)
+    periods = [report.period_ms / 1000 for report in edge.said(m.ContextReport)[said:]]
+    assert periods == [15.0, 30.0, 60.0, 90.0, 90.0, 90.0, 90.0], "nothing happens any more"
 
 
 def test_probes_measure_round_trip_then_both_rates_and_then_rest(edge: HandEdge) -> None:

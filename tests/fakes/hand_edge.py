@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -125,7 +124,6 @@ class HandEdge:
         warned: What it said in its log of others.
         models: Those that were called for, by digest; served whatever `serve` is given.
         pending: Bytes that the link holds unacknowledged.
-        quiet_s: Seconds since a part of a message came over the link.
         now: The clock; the test moves it.
     """
 
@@ -143,7 +141,7 @@ class HandEdge:
         self.identity, self.voucher = identity, voucher
         self.directory, self.task, self.chunk_bytes = directory, task, chunk_bytes
         self.checkpoint, self.settings = checkpoint, settings
-        self.pending, self.now, self.quiet_s = 0, 100.0, math.inf
+        self.pending, self.now = 0, 100.0
         self.out: list[Outward] = []
         self.warned: list[Warn] = []
         self.models: dict[str, bytes] = {}
@@ -161,7 +159,6 @@ class HandEdge:
             AGENT,
             submit=self.out.append,
             pending=lambda _: self.pending,
-            quiet=lambda _: self.quiet_s,
             checkpoint=self.checkpoint,
             identity=self.identity,
             voucher=self.voucher,

@@ -146,7 +146,10 @@ class PeerFleet:
         self._booting = True
         agent = FleetAgent(core, store, me, self._out, self.kernel)
         for edge in self.edges:
-            for message in (EdgeBeacon(edge=edge, period_ms=60_000), Welcome(edge=edge)):
+            for message in (
+                EdgeBeacon(edge=edge, period_ms=60_000),
+                Welcome(edge=edge, period_ms=60_000),
+            ):
                 agent.hear(edge, message)
         self._booting = False
         agent.core.peers.task(TASK, self.rules)

@@ -46,7 +46,8 @@ def all_topics(ids: dict[str, str]) -> list[str]:
         found.append(topics.agent_up(SITE, ids[agent], ids[edge], "hello"))
         found.append(f"fedagent/1/{SITE}/a/{ids[agent]}/up/{ids[edge]}/hello")
         found.append(topics.agent_down(SITE, ids[agent], ids[edge], "order"))
-    found += [topics.agent_gone(SITE, ids[agent]) for agent in agents]
+    for agent, each in product(agents, ("hello", "gone")):
+        found.append(topics.agent_to_all(SITE, ids[agent], each))
     for edge in edges:
         found.append(topics.edge_beacon(SITE, ids[edge]))
         found.append(topics.model(SITE, ids[edge], "0" * 64))

@@ -139,7 +139,7 @@ async def test_a_broker_says_whose_connection_broke_and_nothing_of_who_left_or_l
     kind: str, tmp_path: Path, home: Members
 ) -> None:
     edge, agent = home.member("edge", "edge"), home.member("agent", "agent")
-    gone, other = topics.agent_gone(SITE, ident(agent)), topics.agent_gone(SITE, "f" * 32)
+    gone, other = (topics.agent_to_all(SITE, one, "gone") for one in (ident(agent), "f" * 32))
     async with (
         broker(kind, tmp_path, **of(edge)) as b,
         peer(

@@ -162,7 +162,7 @@ def test_what_is_sealed_between_neighbours_and_the_end_of_a_connection_come_bare
     topic = topics.agent_down("here", AGENT.id, EDGE.id, "peer-deliver")
     bare = edge.seal(b"sealed", topic, "peer-deliver")
     assert agent.open(bare, topic) == Opened(EDGE.id, b"sealed", b"")
-    gone = topics.agent_gone("here", AGENT.id)
+    gone = topics.agent_to_all("here", AGENT.id, "gone")
     assert edge.open(b"gone", gone) == Opened(AGENT.id, b"gone", b"")
 
 

@@ -80,7 +80,8 @@ class Trainings:
             if effect.round in kept:
                 self.twice.append((name, effect.round))
             self.made.append((name, effect.round))
-            body = store._models.path(effect.model).read_bytes()
+            models = store._models
+            body = models.small(effect.model) or models.path(effect.model).read_bytes()
             rng = np.random.default_rng([int(name.rpartition("-")[2]), effect.round])
             tensors = {
                 item.spec.name: rng.normal(0, 0.01, item.spec.shape).astype(np.float32)

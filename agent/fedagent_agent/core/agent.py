@@ -102,9 +102,9 @@ class AgentCore:
     """The agent's decisions.
 
     `claim` signs the terms in a report, `sign` an opinion, or that the device volunteers. `pending`
-    are the bytes that a link holds unacknowledged, `quiet` the seconds since anything came over
-    it, parts of messages too. Without a `voucher`, which knows what the coordinator of the site has
-    signed, every edge is believed. With `idle_opinions` tasks that learn nothing have opinions too.
+    are the bytes that a link holds unacknowledged. Without a `voucher`, which knows what the
+    coordinator of the site has signed, every edge is believed. With `idle_opinions` tasks that
+    learn nothing have opinions too.
     """
 
     def __init__(
@@ -117,7 +117,6 @@ class AgentCore:
         claim: Claims,
         sign: SignAnswer,
         pending: Callable[[str], int],
-        quiet: Callable[[str], float],
         peering: OpenPeers,
         voucher: Voucher | None,
         idle_opinions: bool,
@@ -125,7 +124,6 @@ class AgentCore:
         self._private = config.privacy != NO_LIMITS
         self._samples: Mapping[str, int] = {}
         """Those that were not learnt from since the stream was opened, by reason."""
-        self._quiet_s = quiet
         self.counters: Counter[str] = Counter()
         counters, jobs = self.counters, Jobs()
         self._jobs = jobs
@@ -234,7 +232,9 @@ class AgentCore:
         if isinstance(message, PeerDeliver):  # unsigned, so no sign of life
             session = self.sessions.open(event.sender)
         else:
-            session, effects = self.sessions.hear(event.sender, event.link, now)
+            session, effects = self.sessions.hear(
+                event.sender, event.link, now, welcomes=isinstance(message, Welcome)
+            )
         if session is None:
             return effects
         try:
@@ -283,6 +283,7 @@ class AgentCore:
         self.peers.ordered(order)
         effects, accepted = self.queue.order(key, order, session, now)
         if accepted:
+            session.wake()
             return [*self.evaluator.make_room(), *self.uploads.end_others(key), *effects]
         if self.queue.outranked(key):
             # Its orders and our rounds do not fit together: its welcome says where it is.
@@ -413,7 +414,7 @@ class AgentCore:
             effects += self.queue.closed(key, now, kept=False)
             effects += self.uploads.closed(key, kept=False)
         for session in self.sessions.revoked(revoked):
-            effects += self._lose(session)
+            effects += self._lose(session, now)
         return effects
 
     # ------------------------------------------------------------------ time
@@ -437,7 +438,7 @@ class AgentCore:
 
     def _timers(self) -> Iterator[Timer]:
         for session in list(self.sessions.values()):
-            yield session.silent_at, partial(self._silent, session)
+            yield session.silent_at, partial(self._lose, session)
         for timers in (*(one.timers for one in self._downloads()), *self._timed):
             yield from timers()
         yield from self.sessions.timers(probing=self.queue.active_order is None)
@@ -446,14 +447,7 @@ class AgentCore:
         effects = self._tasks.go_on(now) + self.preparation.tick(now)
         return effects + self.queue.go_on(now) + self.evaluator.go_on(now)
 
-    def _silent(self, session: Session, now: float) -> list[Effect]:
-        """End a session, unless a chunk is on its way that takes longer than silence may."""
-        loads = any(one.loading and one.key.edge == session.edge for one in self._downloads())
-        if loads and session.spare(self._quiet_s(session.link), now):
-            return []
-        return self._lose(session)
-
-    def _lose(self, session: Session) -> list[Effect]:
+    def _lose(self, session: Session, now: float) -> list[Effect]:  # noqa: ARG002 - a timer
         effects = self.sessions.lose(session) + self._tasks.lost(session.edge)
         return effects + self.evaluator.lost(session.edge)
 

@@ -35,7 +35,7 @@ class Download:
     chunk_bytes: int
     counters: Counter[str]
     once: bool = False
-    answers: bool = False  # the edge waits to hear that its order is here
+    answers: bool = False  # the edge has not heard yet that its order is here
     first: bytes = b""  # all of it, where it came with the order
     whole_at: float | None = None
     moved_at: float = -1e9  # when something of it came last
@@ -64,7 +64,7 @@ class Download:
         """Go and get the chunks that are not here."""
         if event.have is None:
             self.loading, self.whole_at = False, now
-            return self.acknowledge()
+            return []
         layout = Layout(self.size, self.chunk_bytes)
         self._receiver = Receiver(layout, window=WINDOW, have=set(event.have))
         if self._receiver.complete:
@@ -111,14 +111,14 @@ class Download:
             # The first chunk waits for other agents; only what follows shows the link.
             if link is not None and nbytes > 0 and seconds > 0:
                 link.note_download(nbytes, seconds)
-            return [] if self._got else self.acknowledge()
+            return []
         self.counters["digest_mismatch"] += 1
         self.loading, self.problem = False, event.refused
         return []
 
     def acknowledge(self) -> list[Effect]:
-        """Tell the edge, if it waits for that, that nothing needs to be sent."""
-        return [self._need(())] if self.answers and self.whole_at is not None else []
+        """Tell the edge that nothing needs to be sent, once that is so."""
+        return [self._need(())] if self.whole_at is not None else []
 
     def pause(self) -> list[Effect]:
         """Let go of the network; `begin` goes on with what is on disk."""
@@ -140,7 +140,8 @@ class Download:
         self.key = key
         receiver = self._lacking()
         if receiver is None:
-            return self.acknowledge()
+            self.answers = True
+            return []
         receiver.forget_credit()
         return self._ask(now)
 
@@ -160,6 +161,7 @@ class Download:
         return [self._need(ranges)] if ranges else []
 
     def _need(self, ranges: RangeList) -> Send:
+        self.answers = False
         run, number = self.key.rank
         need = Need(run=run, round=number, digest=self.digest, ranges=ranges)
         return Send(self.key.edge, need)

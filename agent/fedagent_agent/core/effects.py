@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fedagent_node.effects import Connect, Effect, Input, Write
-from fedagent_protocol.messages import Opinion, OpinionMode, UpdateOffer
+from fedagent_protocol.messages import Hello, Opinion, OpinionMode, UpdateOffer
 
 from .device import Readings
 
@@ -122,6 +122,13 @@ class Relink(Connect, frozen=True):
     """Make a link anew on which nothing is heard although it claims to be up."""
 
     link: str
+
+
+class Greet(Connect, frozen=True):
+    """Say hello to all edges behind a link."""
+
+    link: str
+    hello: Hello
 
 
 class Subscribed(Input, frozen=True):

@@ -20,6 +20,8 @@ from fedagent_node.effects import (
     Warn,
 )
 from fedagent_protocol.messages import (
+    LONGEST_PERIOD_S,
+    SILENT_PERIODS,
     STARTS_BITS,
     Bye,
     ContextReport,
@@ -32,20 +34,22 @@ from fedagent_protocol.messages import (
     Welcome,
 )
 from fedagent_protocol.topics import mismatch
-from fedagent_protocol.transfer import LONGEST_CHUNK_S
 
 from .device import MIN_GAP_S, DeviceState, LinkQuality
-from .effects import EdgesFound, Relink, Timer
+from .effects import EdgesFound, Greet, Relink, Timer
 
 MAX_SESSIONS = 64
-SILENT_PERIODS = 3
+CUT_PERIOD_S = 5.0
+"""An edge whose link is down is waited for as if it had promised a heartbeat in this."""
 MIN_PERIOD_S = 0.2
-MAX_PERIOD_S = 60.0
 HELLO_AGAIN_S = 1.0
+"""Doubles up to the longest period until an edge welcomes."""
 CRL_AGAIN_S = 10.0
 """How often one edge is asked for a list of the revoked that it says it has."""
 PROBE_BYTES = 16 * 1024
 PROBE_AGAIN_S = 60.0
+"""After this a probe is lost."""
+RTT_AGAIN_S = 900.0
 MIN_REPORT_S = 1.0
 NEVER = -1e9
 
@@ -71,6 +75,8 @@ class Session:
     measured: LinkQuality = field(default_factory=LinkQuality)
     period_s: float = 5.0
     context_s: float = 15.0
+    beat_s: float = 15.0
+    """When the next report comes after the last: longer each time where nothing happens."""
     announced: bool = False
     warned: bool = False  # that something of its orders is not signed
     epoch: str = ""  # which life of the edge the beacons come from
@@ -81,7 +87,7 @@ class Session:
     """When to see whether what was measured is worth a report."""
     crl_asked_at: float = NEVER
     hello_at: float = NEVER
-    spared_until: float = NEVER
+    hello_again_s: float = HELLO_AGAIN_S / 2
     probe: Probe | None = None
     probed_at: float = NEVER
     rtt_at: float = NEVER
@@ -89,24 +95,22 @@ class Session:
     @property
     def silent_at(self) -> float:
         """When silence ends the session."""
-        return max(self.heard_at + SILENT_PERIODS * self.period_s, self.spared_until)
-
-    def spare(self, quiet_s: float, now: float) -> bool:
-        """Wait longer while parts of a message come over the link, but not for ever."""
-        if quiet_s >= self.period_s or now - self.heard_at >= LONGEST_CHUNK_S:
-            return False
-        self.spared_until = now - quiet_s + self.period_s
-        return True
+        return self.heard_at + SILENT_PERIODS * self.period_s
 
     def reconnect(self) -> None:
         """Begin anew, with a hello."""
         self.state, self.probe = SessionState.HELLO, None
+        self.hello_again_s = HELLO_AGAIN_S / 2
+
+    def wake(self) -> None:
+        """Report as often as where something happens."""
+        self.beat_s = self.context_s
 
     def report_wanted(self, device: DeviceState, now: float) -> bool:
         """Whether it is time to report, or something changed enough."""
         if self.state is not SessionState.OPEN:
             return False
-        if self.reported is None or now >= self.reported_at + self.context_s:
+        if self.reported is None or now >= self.reported_at + self.beat_s:
             return True
         if now < self.reported_at + MIN_GAP_S:
             return False
@@ -120,13 +124,15 @@ class Session:
     @property
     def report_at(self) -> float:
         """When the next report is due, or something measured is to be looked at."""
-        due = self.reported_at + self.context_s if self.reported is not None else 0.0
+        due = self.reported_at + self.beat_s if self.reported is not None else 0.0
         return due if self.look_at is None else min(due, self.look_at)
 
     @property
     def probe_at(self) -> float:
         """When to probe again: a probe that got lost, or the round trip."""
-        return (self.probed_at if self.probe is not None else self.rtt_at) + PROBE_AGAIN_S
+        if self.probe is not None:
+            return self.probed_at + PROBE_AGAIN_S
+        return self.rtt_at + RTT_AGAIN_S
 
 
 Claims = Callable[[str, ContextReport], bytes]
@@ -151,7 +157,6 @@ class Sessions(dict[str, Session]):
         self._counters = counters
         self._seq = boots << STARTS_BITS
         self._nonce = 0
-        self._links_up: set[str] = set()
         self._found: dict[str, tuple[str, ...]] = {}
         self._refused: set[str] = set()
         self._crl: int | None = None  # number of the list of the revoked; None outside of a site
@@ -168,7 +173,11 @@ class Sessions(dict[str, Session]):
 
     def to_open(self, effects: list[Effect]) -> list[Effect]:
         """Leave out what no open session would take: neighbours repeat themselves."""
-        return [one for one in effects if not isinstance(one, Send) or self.open(one.to)]
+        return [
+            one
+            for one in effects
+            if not isinstance(one, Send) or isinstance(one.message, Hello) or self.open(one.to)
+        ]
 
     def link_of(self, edge: str) -> str:
         """Return the name of the link to an edge; empty if there is none."""
@@ -182,32 +191,23 @@ class Sessions(dict[str, Session]):
     # ------------------------------------------------------------- coming, going
 
     def link_up(self, event: LinkUp, now: float) -> list[Effect]:
-        """Greet whoever is behind a link."""
-        self._links_up.add(event.link)
-        effects: list[Effect] = []
+        """Greet all edges behind a link; one that comes later beacons at once."""
         for session in self.on(event.link):
             session.reconnect()
-            effects += self.hello(session, now, at_once=True)
-        return effects + self._greet_found(event.link, now)
+            session.hello_at, session.hello_again_s = now, HELLO_AGAIN_S
+        return [Greet(event.link, self._greeting)]
 
-    def link_down(self, event: LinkDown, now: float) -> list[Effect]:  # noqa: ARG002 - a handler
+    def link_down(self, event: LinkDown, now: float) -> list[Effect]:
         """Leave it to silence to end the sessions, unless the link comes back."""
-        self._links_up.discard(event.link)
         for session in self.on(event.link):
             session.state = SessionState.CUT
+            session.heard_at, session.period_s = now, CUT_PERIOD_S
         return []
 
-    def edges_found(self, event: EdgesFound, now: float) -> list[Effect]:
-        """Greet edges that adverts place behind a link, without waiting for their beacons."""
+    def edges_found(self, event: EdgesFound, now: float) -> list[Effect]:  # noqa: ARG002 - a handler
+        """Note which edges adverts place behind a link."""
         self._found[event.link] = event.edges
-        return self._greet_found(event.link, now) if event.link in self._links_up else []
-
-    def _greet_found(self, link: str, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        for edge in self._found.get(link, ()):
-            if edge not in self and len(self) < MAX_SESSIONS:
-                effects += self.hear(edge, link, now)[1]
-        return effects
+        return []
 
     def other_version(self, heard: OtherVersion, now: float) -> list[Effect]:  # noqa: ARG002
         """Refuse an edge of another protocol version, and say so once."""
@@ -217,7 +217,9 @@ class Sessions(dict[str, Session]):
         self._refused.add(heard.sender)
         return [Warn("", f"edge {heard.sender} {mismatch(heard.version, 'agent')}")]
 
-    def hear(self, edge: str, link: str, now: float) -> tuple[Session | None, list[Effect]]:
+    def hear(
+        self, edge: str, link: str, now: float, *, welcomes: bool = False
+    ) -> tuple[Session | None, list[Effect]]:
         """Note a sign of life; a silent edge may come back on another link."""
         session = self.get(edge)
         if edge in self._revoked:
@@ -237,13 +239,14 @@ class Sessions(dict[str, Session]):
             return None, []
         session.link, session.heard_at = link, now
         session.reconnect()
-        return session, self.hello(session, now, at_once=True)
+        return session, [] if welcomes else self.hello(session, now, at_once=True)
 
     def hello(self, session: Session, now: float, *, at_once: bool = False) -> list[Effect]:
         """Send a hello, unless that was just done."""
         if now - session.hello_at < HELLO_AGAIN_S and not at_once:
             return []
         session.hello_at = now
+        session.hello_again_s = min(2 * session.hello_again_s, LONGEST_PERIOD_S)
         return [Send(session.edge, self._greeting)]
 
     def beacon(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
@@ -251,7 +254,7 @@ class Sessions(dict[str, Session]):
         if beacon.edge != session.edge:
             self._counters["beacon_as_another"] += 1
             return []
-        session.period_s = min(MAX_PERIOD_S, max(MIN_PERIOD_S, beacon.period_ms / 1000))
+        session.period_s = _period_s(beacon)
         effects: list[Effect] = []
         if restarted := bool(session.epoch) and beacon.epoch != session.epoch:
             # It has forgotten us, and on a shared broker the link stayed up. Without an epoch it
@@ -270,9 +273,11 @@ class Sessions(dict[str, Session]):
         """Open the session; None if it was open already."""
         session.round = welcome.round
         session.context_s = max(MIN_REPORT_S, welcome.context_ms / 1000)
+        session.period_s = _period_s(welcome)
         if session.state is SessionState.OPEN:
             return None
         session.state, session.reported = SessionState.OPEN, None
+        session.wake()
         session.measured.position = welcome.place
         if session.announced:
             return []
@@ -315,10 +320,27 @@ class Sessions(dict[str, Session]):
     def report(self, session: Session, now: float) -> ContextReport:
         """Return a report that is about to be sent, and remember it."""
         self._seq += 1
+        last = session.reported
         report = self._device.context_report(session.measured, run=session.run, seq=self._seq)
-        report = structs.replace(report, claim=self._claim(session.edge, report))
+        if last is not None and now >= session.reported_at + session.beat_s:
+            session.beat_s = min(2 * session.beat_s, LONGEST_PERIOD_S)
+        if last is not None and report.available is not last.available:
+            session.wake()
+        report = structs.replace(
+            report,
+            claim=self._claim(session.edge, report),
+            period_ms=round(1000 * session.beat_s),
+        )
         session.reported, session.reported_at, session.look_at = report, now, None
         return report
+
+    def news(self, session: Session, now: float) -> ContextReport | None:
+        """Return a report to go with an update; None where the last still holds."""
+        last, due = session.reported, session.reported_at + session.beat_s
+        if last is None or last.run != session.run or now >= due:
+            return self.report(session, now)
+        moved = self._device.differs(session.measured, last)
+        return self.report(session, now) if moved else None
 
     def measured(self, now: float, *, forced: bool = False) -> list[Effect]:
         """Report what was measured of the device where that is worth it, or at once if forced."""
@@ -342,7 +364,7 @@ class Sessions(dict[str, Session]):
         if session.state is not SessionState.OPEN or session.probe is not None:
             return []
         up = down = 0
-        if now >= session.rtt_at + PROBE_AGAIN_S:
+        if now >= session.rtt_at + RTT_AGAIN_S:
             session.rtt_at = now
         elif session.measured.download_bps is None:
             down = PROBE_BYTES
@@ -376,7 +398,13 @@ class Sessions(dict[str, Session]):
     def timers(self, *, probing: bool) -> Iterator[Timer]:
         """Report, and probe unless that would disturb an order."""
         for session in self.values():
+            if session.state is SessionState.HELLO:
+                yield session.hello_at + session.hello_again_s, partial(self.hello, session)
             if session.state is SessionState.OPEN:
                 yield session.report_at, partial(self._report_wanted, session)
                 if probing:
                     yield session.probe_at, partial(self.probe, session)
+
+
+def _period_s(message: EdgeBeacon | Welcome) -> float:
+    return min(LONGEST_PERIOD_S, max(MIN_PERIOD_S, message.period_ms / 1000))

@@ -38,6 +38,8 @@ from .uploads import Uploads
 
 REMEMBERED = 64
 ANSWERED = "the order was answered before, and nothing of that is kept"
+ANSWER_S = 0.5
+"""An update that is made sooner is the answer to its order; else the edge hears that it has it."""
 KEPT_S = 60.0
 """How long work goes on after its round, until an order wants it."""
 
@@ -59,6 +61,7 @@ class ActiveOrder:
     fetch: Download
     ordered_at: float  # when DT starts
     give_up_at: float
+    answer_at: float
     stage: OrderStage = OrderStage.GETTING
     job: int | None = None  # of the trainer, while it works
     train_at: float = 0.0  # when LC starts
@@ -166,6 +169,7 @@ class TrainingQueue:
             # The work under way answers the later order.
             active.made_in = active.made_in or active.key.round
             active.give_up_at = now + order.give_up_ms / 1000
+            active.answer_at = now + ANSWER_S
             return [ordered, *active.fetch.go_on(key, now)], True
         if active is not None:
             effects += self._give_back(DeclineReason.BUSY, f"round {key.round} was ordered")
@@ -178,7 +182,7 @@ class TrainingQueue:
             return effects + carried, True
         fetch = Download.of(key, order, self._counters)
         until = now + order.give_up_ms / 1000
-        self.active_order = ActiveOrder(order, fetch, now, until)
+        self.active_order = ActiveOrder(order, fetch, now, until, now + ANSWER_S)
         effects += self._tasks.want(order.task, key, now)
         return effects + (self._refuse_task() or fetch.begin()), True
 
@@ -434,5 +438,7 @@ class TrainingQueue:
         active = self.active_order
         if active is not None:
             yield active.give_up_at, lambda _: self._abandon(active, "give_up")
+            if active.fetch.answers and active.fetch.whole_at is not None:
+                yield active.answer_at, lambda _: active.fetch.acknowledge()
         if active is self.active_order and active is not None and active.stage is OrderStage.IDLING:
             yield active.idle_until, partial(self._make_idle_update, active)

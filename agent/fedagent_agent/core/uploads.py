@@ -45,7 +45,7 @@ class Upload:
         """Whether there is credit to use."""
         return self._sender.pending > 0
 
-    def offer(self, context: ContextReport, now: float, *, busy: bool) -> list[Effect]:
+    def offer(self, context: ContextReport | None, now: float, *, busy: bool) -> list[Effect]:
         """Offer the update, with chunk 0 where that was granted and is not under way.
 
         Over a `busy` link nothing is repeated: the last offer is most likely in it.
@@ -209,7 +209,7 @@ class Uploads:
         if session is None:
             return []
         busy = upload.offers > 0 and self._at_link(edge) > 0
-        return upload.offer(self._sessions.report(session, now), now, busy=busy)
+        return upload.offer(self._sessions.news(session, now), now, busy=busy)
 
     def _of(self, edge: str, message: Need | Receipt) -> Upload | None:
         upload = self.by_key.get(Key(edge, message.run, message.round))

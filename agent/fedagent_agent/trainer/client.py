@@ -175,9 +175,7 @@ class TrainerClient:
                 reason = "cancelled" if self._is_cancelled else "timeout"
             await self._bury()
             if isinstance(job, Train | Mask):
-                out = passing(job.out)
-                for part in out.parent.glob(f"{out.name}.*"):
-                    part.unlink(missing_ok=True)
+                passing(job.out).unlink(missing_ok=True)
             return _failed(job, reason)
         except Exception as error:  # noqa: BLE001 - the answer carries it on
             _log.exception("the trainer could not be used")

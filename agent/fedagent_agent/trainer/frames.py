@@ -46,9 +46,10 @@ class Open(_Frame, Run, frozen=True, kw_only=True, tag="open"):
 
 
 class Train(_Frame, Run, frozen=True, kw_only=True, tag="train"):
-    """Train from the model file, and write the update to `out`, whole and durable or not at all."""
+    """Train from a model, and write the update to `out`, whole or not at all."""
 
     model: PathText
+    small: bytes = b""  # the model, where there is no file of it
     out: PathText
     iterations: int = 0  # rho of each arrival step; 0 leaves it to the learner
     load_limit_s: float = 0.0
@@ -68,9 +69,10 @@ class Mask(_Frame, Run, frozen=True, kw_only=True, tag="mask"):
 
 
 class Evaluate(_Frame, Run, frozen=True, kw_only=True, tag="evaluate"):
-    """Score the model file on samples that are not learnt from yet."""
+    """Score a model on samples that are not learnt from yet."""
 
     model: PathText = ""
+    small: bytes = b""  # as `Train.small`
     moments: bool = False  # instead of a score, add the samples up; there is no model then
     state: PathText = ""  # as `Train.state`: tensors that stay on the device are scored with
 

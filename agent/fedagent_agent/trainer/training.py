@@ -3,6 +3,7 @@
 import hashlib
 import math
 import mmap
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from fedagent_agent.learners import Learner, Tensors
 from fedagent_agent.learners.base import UserCodeError
 from fedagent_agent.learners.user import UserLearner
 from fedagent_agent.streams.spec import StreamError
-from fedagent_node.data_dir import passing, write_private
+from fedagent_node.data_dir import passing
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import NO_COURSE, TrainStats
 from fedagent_protocol.tensors import Buffer, Manifest, decode_tensors, tensor_parts
@@ -158,7 +159,7 @@ class Trainer:
         if job.moments:
             return self._add_up(job, task)
         scorer = task.scorer
-        base = _read_model(passing(job.model), task.manifest)
+        base = _read_model(job, task.manifest)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             scorer.begin(_whole(base, task, job))
             for x, y in task.newest(self._wall()):
@@ -197,7 +198,7 @@ class Trainer:
     def _train(self, job: Train, task: OpenTask) -> Trained:
         began = self._wall()
         learner, scorer = task.learner, task.scorer
-        base = _read_model(passing(job.model), task.manifest)
+        base = _read_model(job, task.manifest)
         whole = _whole(base, task, job)
         learner.begin(base, job.round)
         scorer.begin(whole)
@@ -314,9 +315,9 @@ def lacks_memory(error: BaseException | None) -> bool:
     return told or isinstance(error, MemoryError)
 
 
-def _read_model(path: Path, manifest: Manifest) -> Tensors:
+def _read_model(job: Train | Evaluate, manifest: Manifest) -> Tensors:
     try:
-        tensors = decode_tensors(_content(path), manifest)
+        tensors = decode_tensors(job.small or _content(passing(job.model)), manifest)
     except OSError as error:
         raise FailedTrainingError("model", error.strerror or "cannot be read") from error
     except ProtocolError as error:
@@ -383,19 +384,16 @@ def _check_norm(update: Tensors, limit: float, uncounted: Collection[str]) -> No
 
 
 def _write_update(path: Path, update: Mapping[str, npt.NDArray[np.generic]]) -> tuple[str, int]:
-    """Write an update durably; return its digest and size."""
+    """Write an update; return its digest, which shows if a power cut damaged it, and its size."""
     hasher, size = hashlib.sha256(), 0
-
-    def hashed() -> Iterator[bytes | memoryview]:
-        nonlocal size
-        for part in tensor_parts(update):
-            hasher.update(part)
-            size += len(part)
-            yield part
-
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     try:
-        write_private(path, hashed())
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            for part in tensor_parts(update):
+                hasher.update(part)
+                size += file.write(part)
     except OSError as error:
+        path.unlink(missing_ok=True)
         raise FailedTrainingError("disk", error.strerror or "cannot be written") from error
     return hasher.hexdigest(), size
 

@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from fedagent_coordinator.policies.base import NOT_FEATURES, BoolArray, IntArray, RoundView
 from fedagent_protocol.columns import Columns
-from fedagent_protocol.messages import STARTS_BITS
+from fedagent_protocol.messages import LONGEST_PERIOD_S, SILENT_PERIODS, STARTS_BITS
 from fedagent_protocol.signed import is_claim, terms
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-FRESH_S = 45.0
+FRESH_S = SILENT_PERIODS * LONGEST_PERIOD_S
 """Age at which a context no longer counts."""
 
 

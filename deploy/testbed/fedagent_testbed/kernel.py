@@ -20,6 +20,11 @@ def lan(edge: str) -> str:
     return f"lan-{edge}"
 
 
+def edge_of(broker: str) -> str:
+    """Return the edge whose own broker this is."""
+    return broker.removeprefix("lan-")
+
+
 class Kernel:
     """A simulated clock with a queue of things to do; `now` is in seconds."""
 

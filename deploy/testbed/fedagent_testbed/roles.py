@@ -10,6 +10,7 @@ from msgspec import structs
 from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.device import MICRO, PriceSettings, Readings
 from fedagent_agent.core.effects import (
+    Greet,
     Measured,
     Relink,
     Subscribed,
@@ -39,7 +40,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_task.recipe.spec import Recipe
 
-from .kernel import WAN, lan
+from .kernel import WAN, edge_of, lan
 from .node import Node, virtual_driver
 
 SITE = "virtual"
@@ -136,6 +137,9 @@ class AgentNode(Node):
                     self.network.unsubscribe(link, self.id, topics.model(SITE, edge, digest))
             case Relink():
                 self.network.soon(self.id, functools.partial(self.reconnect, effect.link))
+            case Greet(link=link, hello=hello) if not self.away:
+                topic = topics.agent_to_all(SITE, self.id, kind(hello))
+                self.network.send(link, edge_of(link), topic, encode(hello))
 
     def _submit(self, request: TrainerRequest) -> None:
         """Have an opinion after a while, unless the process that wants it is gone by then."""

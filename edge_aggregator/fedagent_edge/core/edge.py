@@ -26,6 +26,7 @@ from fedagent_node.effects import (
 )
 from fedagent_protocol import messages as m
 from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.transfer import LONGEST_CHUNK_S
 
 from .effects import (
     COORDINATOR,
@@ -51,11 +52,13 @@ SEARCH_S = 5.0
 """How often agents that fell silent are looked for."""
 CRL_AGAIN_S = 5.0
 """How often one agent is sent the list of the revoked: it may be large."""
-SETTLING_S = 10.0
-SETTLING_BEACON_S = 0.5
-"""Agents that start together with the edge hear of it sooner."""
-BEACON_S = 2.0
-"""Agents drop an edge after three silent periods."""
+ASK_S = 10.0
+"""An agent that a round waits for is asked whether it is here after so long a silence."""
+BEACON_S = 0.5
+"""The next beacon follows the first, and one with news, after this; each other waits twice as long
+as the one before."""
+LEAST_PERIOD_S = LONGEST_CHUNK_S / m.SILENT_PERIODS
+"""No beacon promises the next sooner: one chunk on a slow link holds it up for so long."""
 LEAST_ROOM_BYTES = 1 << 20
 DISK_AGAIN_S = 5.0
 """How often room is looked for while there is none."""
@@ -75,7 +78,8 @@ class EdgeCore:
         self.evaluations = Evaluations(state, self.exchange)
         self.ended = ""
         """The run that is over."""
-        self._now = self._search_at = self._beacon_at = self._settled_at = 0.0
+        self._now = self._search_at = self._beacon_at = 0.0
+        self._beacon_again_s, self._period_ms = BEACON_S, round(1000 * LEAST_PERIOD_S)
         self._room_at, self._tried_at = float("inf"), -float("inf")
         rounds, evaluations, updates = self.rounds, self.evaluations, self.rounds.updates
         self._inputs: Handlers = {
@@ -155,8 +159,7 @@ class EdgeCore:
         if event.link != LAN:
             return self.upstream.connected(now)
         self.evaluations.lan_up(now)
-        self._settled_at = now + SETTLING_S
-        return [self._beacon(now)]
+        return [self._beacon(now, news=True)]
 
     # ------------------------------------------------------------- from agents
 
@@ -188,6 +191,7 @@ class EdgeCore:
             run=memory.run,
             round=memory.last_round,
             edge=me.edge,
+            period_ms=self._period_ms,
             name=me.name[:100],
             task=self._task,
             place=self.state.config.position,
@@ -264,7 +268,7 @@ class EdgeCore:
     def _revoked(self, revoked: Revoked, now: float) -> list[Effect]:
         """Go on without those whose certificates were revoked, and tell the coordinator."""
         self.state.crl, self.state.crl_pem = revoked.number, revoked.crl
-        effects: list[Effect] = [self._beacon(now)] if self._beacon_at else []
+        effects: list[Effect] = [self._beacon(now, news=True)] if self._beacon_at else []
         for agent in sorted(revoked.ids):
             if self.sessions.leave(agent):
                 self.counters["agents_revoked"] += 1
@@ -313,7 +317,7 @@ class EdgeCore:
             memory.adopt(welcome.run, welcome.task, welcome.body)
             self.evaluations.adopt()
             forget = self.rounds.updates.forget_round()
-            effects += [self.state.save(), forget, self._beacon(now)]
+            effects += [self.state.save(), forget, self._beacon(now, news=True)]
         if (welcome.recipe, welcome.claim) != (memory.recipe, memory.claim):
             memory.recipe, memory.claim = welcome.recipe, welcome.claim
             effects.append(self.state.save())
@@ -415,14 +419,16 @@ class EdgeCore:
         """The task that agents may prepare; empty when its run is over."""
         return "" if self.ended == self.memory.run else self.memory.task
 
-    def _beacon(self, now: float) -> Send:
+    def _beacon(self, now: float, *, news: bool = False) -> Send:
         """Return what every agent is told: that the edge is here, and what to prepare for."""
-        self._beacon_at = now + (SETTLING_BEACON_S if now < self._settled_at else BEACON_S)
+        again_s = BEACON_S if news else self._beacon_again_s
+        self._beacon_at, self._beacon_again_s = now + again_s, min(2 * again_s, m.LONGEST_PERIOD_S)
+        self._period_ms = round(1000 * max(again_s, LEAST_PERIOD_S))
         state = self.state
         beacon = m.EdgeBeacon(
             run=state.memory.run,
             edge=state.me.edge,
-            period_ms=round(BEACON_S * 1000),
+            period_ms=self._period_ms,
             epoch=state.me.epoch,
             task=self._task,
             crl=state.crl if state.crl_pem else 0,
@@ -445,7 +451,11 @@ class EdgeCore:
                 self.upstream.changed(now)
             effects += [Emit("agent_away", {"agent": agent}) for agent in away]
             self._search_at = min(now + SEARCH_S, self.sessions.next_answer)
-            for agent in self.sessions.lose_silent(now):
+            awaited = self.rounds.awaited
+            for agent in awaited:
+                if self.sessions.silence(agent, now) >= ASK_S:
+                    effects += self._gone(agent, now)
+            for agent in self.sessions.lose_silent(now, awaited):
                 effects += self._lost(agent, now)
         return effects + self.rounds.tick(now) + self.evaluations.tick(now)
 

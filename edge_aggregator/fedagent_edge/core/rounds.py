@@ -80,6 +80,14 @@ class Rounds:
         rnd = self.updates.round
         return None if rnd is None or rnd.phase is Phase.OVER else rnd
 
+    @property
+    def awaited(self) -> set[str]:
+        """The agents that the round under way waits for."""
+        rnd = self.updates.round
+        if rnd is None or not rnd.is_open:
+            return set()
+        return {agent for agent, client in rnd.clients.items() if not client.is_settled}
+
     # -------------------------------------------------------- from coordinator
 
     def open(self, ask: RoundOpen, now: float) -> list[Effect]:

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,9 @@ from msgspec.structs import replace
 from fedagent_protocol.columns import Columns, claim_column, claims_in, pack
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import (
+    LONGEST_PERIOD_S,
     MAX_AGENTS,
+    SILENT_PERIODS,
     ContextReport,
     DeviceNote,
     Hello,
@@ -22,7 +24,8 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.signed import CLAIM_BYTES
 
-FRESH_S = 45.0
+LEAST_FRESH_S = 45.0
+"""So long an agent may be silent whatever it promised, and no longer where a round waits for it."""
 ANSWER_S = 3.0
 """Within this an agent answers whose connection is said to have broken."""
 ASK_AGAIN_S = 15.0
@@ -87,8 +90,14 @@ class AgentSession:
 
     def is_fresh(self, now: float) -> bool:
         """Whether its context counts in a round that opens now."""
-        known = self.context is not None and now - self.context_at <= FRESH_S
+        known = self.context is not None and now - self.context_at <= self.fresh_s
         return self.present and not self.away and known
+
+    @property
+    def fresh_s(self) -> float:
+        """How long it may be silent."""
+        period_s = self.context.period_ms / 1000 if self.context is not None else 0.0
+        return max(LEAST_FRESH_S, SILENT_PERIODS * min(period_s, LONGEST_PERIOD_S))
 
 
 @dataclass(slots=True)
@@ -234,13 +243,18 @@ class AgentSessions:
         asked = (one.asked_at for one in self._by_id.values() if one.asked)
         return min(asked, default=math.inf) + ANSWER_S
 
-    def lose_silent(self, now: float) -> list[str]:
+    def silence(self, agent: str, now: float) -> float:
+        """Return for how long an agent was not heard."""
+        session = self._by_id.get(agent)
+        return now - session.heard_at if session is not None else math.inf
+
+    def lose_silent(self, now: float, awaited: Container[str]) -> list[str]:
         """Return the agents that have become silent for too long."""
-        lost = [
-            agent
-            for agent, session in self._by_id.items()
-            if session.present and now - session.heard_at > FRESH_S
-        ]
+        lost = []
+        for agent, session in self._by_id.items():
+            most_s = LEAST_FRESH_S if agent in awaited else session.fresh_s
+            if session.present and now - session.heard_at > most_s:
+                lost.append(agent)
         for agent in lost:
             self.leave(agent)
         return lost

@@ -33,7 +33,7 @@ EVERYBODY: tuple[Rule, ...] = (
 _NAMED: dict[str, tuple[Rule, ...]] = {
     "e": (
         ("read", ROOT + "/{site}/a/+/up/{id}/#"),
-        ("read", ROOT + "/{site}/a/+/up/gone"),
+        ("read", ROOT + "/{site}/a/+/up/+"),
         ("write", ROOT + "/{site}/a/+/down/{id}/+"),
     ),
     "c": (

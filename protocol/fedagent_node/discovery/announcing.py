@@ -15,6 +15,7 @@ from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from fedagent_node.address import is_loopback, is_wildcard
 from fedagent_node.network import (
+    in_step,
     is_own,
     lan_addresses,
     multicast_works,
@@ -30,7 +31,7 @@ _log = logging.getLogger(__name__)
 Scope = Literal["loopback", "lan"]
 STOP_S = 1.5
 """How long the withdrawal of an advert may take."""
-FOLLOW_S = 5.0
+FOLLOW_S = 20.0
 """How often cables, Wi-Fi and DHCP are looked at."""
 HINT = "give the address instead: --edge HOST:PORT or --coordinator HOST:PORT"
 
@@ -179,7 +180,7 @@ class Discovery:
     async def _follow(self) -> None:
         """Follow this machine's addresses as they come and go."""
         while True:
-            await asyncio.sleep(FOLLOW_S)
+            await in_step(FOLLOW_S)
             self._warn_if_gone()
             now, before = self._interfaces(), self._listens_on
             if now == before and not self._again:

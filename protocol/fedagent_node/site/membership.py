@@ -1,6 +1,5 @@
 """A role's standing in its site while it runs: renewal of its certificate, and who was revoked."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from fedagent_node.envelope import EnvelopeError, Refusal
 from fedagent_node.link import Link
+from fedagent_node.network import in_step
 from fedagent_node.site.certificates import Certificate, CertificateError
 from fedagent_node.site.credentials import Credentials, store_crl
 from fedagent_node.site.reading import read_certificate, read_crl
@@ -105,7 +105,7 @@ class Membership:
         failed = 0
         while True:
             own = self.site.credentials.certificate
-            await asyncio.sleep(min(LOOK_S, (own.not_after - own.not_before) / 20))
+            await in_step(min(LOOK_S, (own.not_after - own.not_before) / 20))
             if time.time() < own.renew_at:
                 continue
             try:

@@ -124,7 +124,7 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
     task: Digest
     stats: TrainStats
     first: Data = b""  # chunk 0, when the order gave credit for it
-    context: ContextReport | None = None  # the report after the round, saving a message
+    context: ContextReport | None = None  # where something moved: it saves a message
     note: Text = ""  # a warning about the device's samples
     claim: Claim = b""  # public key and signature: `fedagent_protocol.signed`
     made_in: Round = 0  # the earlier round in which it was begun; 0: this one

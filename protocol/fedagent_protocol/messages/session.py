@@ -6,6 +6,11 @@ from msgspec import Meta, Struct, field
 
 from .fields import *
 
+LONGEST_PERIOD_S = 90.0
+"""Where nothing happens, the period of heartbeats doubles up to this; each names its own."""
+SILENT_PERIODS = 3
+"""Who is not heard for so many of its periods is gone."""
+
 Padding = Annotated[bytes, Meta(max_length=65_536)]
 MAX_REVOCATIONS_BYTES = 256 * 1024
 """Some 3500 members that were revoked, with one certificate each."""
@@ -51,7 +56,7 @@ class ProbeReply(Message, frozen=True, kw_only=True, tag="probe-reply"):
 
 
 class EdgeBeacon(Message, frozen=True, kw_only=True, tag="edge-beacon"):
-    """The edge's heartbeat to all agents on its broker.
+    """The edge's heartbeat to all agents on its broker: the next comes in `period_ms` at most.
 
     `epoch` is new at every start of the edge: an agent says hello again when it changes,
     also behind a shared broker that outlives the edge. `task` is that of the run, while it goes on.
@@ -87,6 +92,7 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 
     edge: Id
     context_ms: Millis = 15_000
+    period_ms: Millis = 5000  # as in the edge's last beacon
     name: Name = ""
     task: OptionalDigest = ""
     place: tuple[float, float] | None = None
@@ -98,6 +104,8 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 class ContextReport(Message, frozen=True, kw_only=True, tag="context"):
     """What the agent measured of itself and of its link to this edge.
 
+    The agent's heartbeat: the next comes in `period_ms` at most.
+
     `seq` grows over restarts, so that the newest report wins at the coordinator. `claim` is the
     agent's key and its signature of number, price and availability (`signed`).
     """
@@ -107,6 +115,7 @@ class ContextReport(Message, frozen=True, kw_only=True, tag="context"):
     features: Annotated[dict[FeatureName, float], Meta(max_length=32)] = field(default_factory=dict)
     reason: Text = ""
     claim: Claim = b""
+    period_ms: Millis = 15_000
 
     def __post_init__(self) -> None:
         check_finite("features", *self.features.values())
