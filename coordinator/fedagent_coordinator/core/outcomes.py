@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -229,7 +230,7 @@ def _missed(reason: str) -> Outcome:
 
 def _column(rows: Sequence[Outcome], name: str, scalar: type[S]) -> npt.NDArray[S]:
     ours = name not in TrainStats.__struct_fields__
-    return np.array([getattr(row if ours else row.stats, name) for row in rows], dtype=scalar)
+    return np.array([*map(attrgetter(name if ours else f"stats.{name}"), rows)], dtype=scalar)
 
 
 def _feedback(
