@@ -103,7 +103,7 @@ def _played(seed: int, view: RoundView, selection: Selection) -> Feedback:
         lc_s=np.where(known, 0.5 * tau_s, np.nan),
         ut_s=np.where(known, 0.4 * tau_s, np.nan),
         censored=~known,
-        void=~known,
+        unpaid=~known,
         arrivals=rng.integers(0, 50, n),
         num_samples=rng.integers(1, 50, n),
         seconds_per_iteration=np.where(known, 0.01 * tau_s, np.nan),

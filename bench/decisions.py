@@ -73,7 +73,7 @@ def outcome(rng: np.random.Generator, view: RoundView, pairs: IntArray) -> Feedb
     counts = dict.fromkeys(("arrivals", "num_samples"), np.ones(s, dtype=np.int64))
     opinions = rng.random(len(view.client_price))
     tau_s = np.where(x, 1.5, 4.0)
-    return arrived(view, pairs, x, tau_s, void=none, **stages, **counts, opinions=opinions)
+    return arrived(view, pairs, x, tau_s, unpaid=none, **stages, **counts, opinions=opinions)
 
 
 def decision(name: str, where: str, rounds: int = ROUNDS) -> dict[str, object]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from fedagent_node.effects import Input, Mark, ModelFinished, Run, Write, WriteModel
+from fedagent_node.effects import Input, Mark, ModelFinished, RunJob, Write, WriteModel
 from fedagent_protocol.errors import ChunkError, hide_password
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, TrainStats, UpdateOffer
@@ -104,7 +104,7 @@ class AgentStore:
                 self._cache(effect.digest).discard(effect.digest)
             return DiskFailed(effect, error.strerror or "the disk failed")
 
-    def job(self, effect: Run) -> None:
+    def job(self, effect: RunJob) -> None:
         """Hand a request to the trainer, with paths instead of names."""
         assert isinstance(effect, TrainerRequest)
         if isinstance(effect, Train | Mask):

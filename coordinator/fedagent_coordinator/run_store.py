@@ -35,7 +35,7 @@ from fedagent_node.effects import (
     Input,
     Mark,
     ModelFinished,
-    Run,
+    RunJob,
     Write,
     WriteModel,
 )
@@ -392,7 +392,7 @@ class RunStore:
 
     # -------------------------------------------------------------------- jobs
 
-    def job(self, effect: Run) -> Job:
+    def job(self, effect: RunJob) -> Job:
         """Return a job, which touches nothing but model files."""
         name = type(effect).__name__
         match effect:

@@ -26,7 +26,7 @@ from fedagent_node.effects import (
     Input,
     Mark,
     ModelFinished,
-    Run,
+    RunJob,
     Write,
     WriteModel,
 )
@@ -322,7 +322,7 @@ class EdgeStore:
 
     # -------------------------------------------------------------------- jobs
 
-    def job(self, effect: Run) -> Job | None:
+    def job(self, effect: RunJob) -> Job | None:
         """Prepare a job; small updates are admitted by the next flush."""
         if isinstance(effect, FinishModel):
             return Job("model", partial(self._finish, effect), effect.size <= SMALL_BYTES)

@@ -25,7 +25,7 @@ from .effects import (
     Input,
     OtherVersion,
     Received,
-    Run,
+    RunJob,
     Send,
     Warn,
     Write,
@@ -71,7 +71,7 @@ class Core(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a `Run` comes to: `work` may run in any thread, and touches nothing of the core."""
+    """What a `RunJob` comes to: `work` may run in any thread, and touches nothing of the core."""
 
     name: str
     work: Callable[[], Input]
@@ -84,7 +84,7 @@ class Store(Protocol):
     def write(self, effect: Write, now: float) -> Input | None:
         """Perform a disk effect; return its result, if the core waits for one."""
 
-    def job(self, effect: Run) -> Job | None:
+    def job(self, effect: RunJob) -> Job | None:
         """Prepare a job; None where its result comes with the next `flush`."""
 
     def complete(self, message: AnyMessage) -> AnyMessage:
@@ -269,7 +269,7 @@ class Driver:
                         result = self._send(send)
                     case Write() as write:
                         result = self.store.write(write, now)
-                    case Run() as run:
+                    case RunJob() as run:
                         job = self.store.job(run)
                         result = self._jobs.submit(job) if job is not None else None
                     case Emit() as event:

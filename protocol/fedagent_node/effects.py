@@ -1,8 +1,8 @@
 """What a role's core asks of its surroundings, and what it takes in: one vocabulary. Pure.
 
 Effects are performed in order: what is written is on the disk before the message that follows
-it goes out. A role's own records are subclasses of `Write`, `Run` and `Input`; the result of a
-`Write` or a `Run`, if there is one, comes back as an `Input`.
+it goes out. A role's own records are subclasses of `Write`, `RunJob` and `Input`; the result of a
+`Write` or a `RunJob`, if there is one, comes back as an `Input`.
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ class Mark(Write, frozen=True):
     name: str
 
 
-class Run(Effect, frozen=True):
+class RunJob(Effect, frozen=True):
     """Base of a role's jobs, which may take long; the result comes back as an `Input`."""
 
 
@@ -93,7 +93,7 @@ class WriteModel(Write, frozen=True):
     data: bytes
 
 
-class FinishModel(Run, frozen=True):
+class FinishModel(RunJob, frozen=True):
     """Verify a received model and keep it: `ModelFinished`."""
 
     digest: str

@@ -16,7 +16,7 @@ from fedagent_coordinator.policies import Bound, Purpose, SelectionPolicy, round
 from fedagent_coordinator.policies.base import NOT_FEATURES, State
 from fedagent_coordinator.policies.selection import check_selection, spent_per_edge
 from fedagent_protocol.errors import ParameterError
-from tests.fakes.rounds import FEATURES, nothing_played, random_feedback, random_view
+from tests.fakes.rounds import FEATURES, random_feedback, random_view
 
 SEED = 11
 
@@ -117,18 +117,6 @@ def test_restored_in_any_round_it_continues_bit_equal(name: str, params: dict[st
 def test_one_client_that_fits_is_chosen_sooner_or_later(name: str) -> None:
     world = {"clients": 1, "edges": 1, "seen": 1.0, "available": 1.0}
     assert [0] in list(play(policies.create(name), range(1, 10), **world))
-
-
-@every_policy
-def test_a_budget_of_zero_buys_only_free_clients(name: str) -> None:
-    policy = policies.create(name)
-    policy.learn(nothing_played(random_view(np.random.default_rng(0), 1)))
-    view = random_view(np.random.default_rng(1), 2, budget=0)
-    price = view.client_price.copy()
-    price[0] = 0
-    view = replace(view, client_price=price)
-    pairs = policy.select(view, round_rng(SEED, 2, 0)).pairs
-    assert spent_per_edge(view, pairs) == [0, 0, 0]
 
 
 @every_policy

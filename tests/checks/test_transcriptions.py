@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedagent_coordinator.iterations.primal_dual import PrimalDualControl
 from fedagent_coordinator.policies import Feedback, RoundView, create
 from fedagent_task.aggregation import RoundRule
-from tests.fakes.rounds import random_feedback, random_view
+from tests.fakes.rounds import random_feedback, random_view, trained
 
 # ------------------------------------------------------------- COCS, section 3
 
@@ -173,24 +173,10 @@ def test_iterations_follow_the_printed_problem(
 ) -> None:
     control = PrimalDualControl(load_limit_s=limit_s, normalise=False)
     book = Rho(limit_s, horizon=200)
-    rng = np.random.default_rng(1)
-    view = replace(
-        random_view(rng, 1, clients=3, edges=1, seen=1.1, budget=10**9),
-        client_available=np.ones(3, dtype=np.bool_),
-    )
     for devices in rounds:
-        selection = replace(create("random").select(view, rng), pairs=np.arange(3))
         per_iteration = np.array([seconds for seconds, _ in devices])
         arrivals = np.array([count for _, count in devices])
-        feedback = replace(
-            random_feedback(rng, view, selection),
-            X=np.ones(3, dtype=np.bool_),
-            used=np.ones(3, dtype=np.bool_),
-            void=np.zeros(3, dtype=np.bool_),
-            arrivals=arrivals,
-            seconds_per_iteration=per_iteration,
-            steps=np.full(3, steps),
-        )
+        feedback = trained(per_iteration, arrivals=arrivals, steps=steps)
         control.learn(feedback, horizon=200, steps=steps)
         h = dict(enumerate((per_iteration * steps).tolist()))
         book.learn(h, dict(enumerate(arrivals.tolist())), steps)

@@ -1,4 +1,4 @@
-"""The role as a process: how it ends, with which code, and what it says of a run."""
+"""The role as a process: its settings, how it ends, with which code, and what it says of a run."""
 
 import asyncio
 import json
@@ -14,6 +14,7 @@ from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.daemon import Daemon, words_of
 from fedagent_node.data_dir import hold_data_dir, load_or_create
 from fedagent_node.effects import Emit
+from fedagent_node.settings import SettingError
 from tests.fakes.coordinator_site import RECIPE, Site, recipe, toy_edges
 
 
@@ -96,3 +97,36 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_log_says_why_opinions_are_missing() -> None:
     said = words_of("opinions", {"asked": 6, "missing": {"unsigned": 3, "gone": 1}})
     assert said == "opinions: asked=6 missing=3 unsigned, 1 gone"
+
+
+def load(**given: object) -> CoordinatorConfig:
+    return CoordinatorConfig.load(json.dumps({"data_dir": "d", "recipe": "r", **given}), {})
+
+
+def test_defaults_and_overrides() -> None:
+    config = load()
+    assert (config.broker, config.wait_edges) == ("auto", 1)
+    config = load(policy="cheapest", seed=4, sets=["a.b=1"])
+    assert config.recipe_sets == ("a.b=1", "policy.name=cheapest", "seed=4")
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"recipe": None}, "recipe"),
+        ({"wait_edges": 0}, "wait_edges"),
+        ({"new_run": True, "more_rounds": 3}, "more_rounds"),
+        ({"more_rounds": -1}, "more_rounds"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_key(change: dict[str, object], key: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        load(**change)
+    assert caught.value.key == key
+
+
+def test_without_a_page_none_is_served() -> None:
+    assert load().page() is not None
+    assert load(no_web=True).page() is None
+    with pytest.raises(SettingError, match="cannot be combined with no_web"):
+        load(no_web=True, web="127.0.0.1:0")

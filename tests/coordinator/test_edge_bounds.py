@@ -56,11 +56,6 @@ def test_one_of_five_edges_with_a_million_times_the_move_goes_no_farther(
         assert far < 1.5
 
 
-def test_without_a_rule_it_does(tmp_path: Path) -> None:
-    site = Site(tmp_path, "none")
-    assert site.merge([site.edge(0, 1e6), *(site.edge(place) for place in range(1, 5))]) > 1e4
-
-
 def test_an_edge_alone_is_held_against_the_merges_before_also_by_another_process(
     tmp_path: Path,
 ) -> None:
@@ -81,13 +76,3 @@ def test_an_edge_against_the_others_is_left_out_and_named(tmp_path: Path) -> Non
     liar = site.edge(0, -1.0)
     assert site.merge([liar, *(site.edge(place) for place in range(1, 6))]) > 0.9
     assert site.refused == {liar: AGAINST}
-
-
-def test_where_all_are_as_usual_the_mean_is_the_plain_one_bit_for_bit(tmp_path: Path) -> None:
-    models = {}
-    for rule in ("none", "clipped-mean"):
-        site = Site(tmp_path / rule, rule)
-        for _ in range(3):
-            site.merge([site.edge(place) for place in range(4)])
-        models[rule] = site.base
-    assert models["none"] == models["clipped-mean"]

@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator.errors import RefusedError, StoreDamagedError
+from fedagent_coordinator.errors import StoreDamagedError
 from fedagent_coordinator.runs import held_out
 from fedagent_protocol import messages as m
-from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.recipe.files import RecipeFile, open_recipe
 from fedagent_task.scoring import graph as graph_scoring
 from tests.fakes.coordinator_site import Site, toy_edges
@@ -50,21 +49,6 @@ def test_a_resumed_run_has_its_first_model_and_one_without_it_is_lost(tmp_path: 
     path.unlink()
     site.task = None
     with pytest.raises(StoreDamagedError):
-        site.open()
-
-
-def test_another_model_of_the_same_tensors_may_take_its_place(tmp_path: Path) -> None:
-    file = read(tmp_path)
-    assert file.task is not None
-    other = tmp_path / "other.safetensors"
-    other.write_bytes(encode_tensors({name: t + 1 for name, t in file.task.first.items()}))
-    site = site_of(tmp_path, file)
-    site.init = str(other)
-    assert site.open().run.progress.model != file.recipe.model.first
-    site.close()
-    site.folder = tmp_path / "again"
-    other.write_bytes(encode_tensors({"weight": np.zeros((2, 2), np.float32)}))
-    with pytest.raises(RefusedError, match="is no model of this recipe"):
         site.open()
 
 

@@ -30,28 +30,25 @@ SPECS = [
 ]
 
 
-@settings(max_examples=15, deadline=None)
-@given(spec=st.sampled_from(SPECS), seed=st.integers(0, 2**31), count=st.integers(1, 20))
-def test_a_file_gives_what_forward_gives(spec: ModelSpec, seed: int, count: int) -> None:
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.kind}{spec.layout}")
+@settings(max_examples=3)
+@given(seed=st.integers(0, 2**31), count=st.integers(1, 20))
+def test_a_file_is_valid_always_the_same_and_gives_what_forward_gives(
+    spec: ModelSpec, seed: int, count: int
+) -> None:
     model, rng = create(spec), np.random.default_rng(seed)
     weights = model.init(seed)
     x = rng.normal(size=(count, spec.features)).astype(np.float32)
     body = to_onnx(spec, weights)
+    assert to_onnx(spec, weights) == body
+    read = onnx.load_from_string(body)
+    onnx.checker.check_model(read, full_check=True)
+    assert [item.version for item in read.opset_import] == [OPSET]
     session = runtime.InferenceSession(body, providers=["CPUExecutionProvider"])
     (output,) = session.run(None, {"x": x})
     expected = model.forward(weights, x)
     assert output.shape == expected.shape
     np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.kind}{spec.layout}")
-def test_a_file_is_valid_and_always_the_same_bytes(spec: ModelSpec) -> None:
-    weights = create(spec).init(0)
-    body = to_onnx(spec, weights)
-    model = onnx.load_from_string(body)
-    onnx.checker.check_model(model, full_check=True)
-    assert [item.version for item in model.opset_import] == [OPSET]
-    assert to_onnx(spec, weights) == body
 
 
 SCALED = {

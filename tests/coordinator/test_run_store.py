@@ -12,46 +12,9 @@ from fedagent_coordinator.books import archive
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.decision import Learning
-from fedagent_coordinator.errors import RunConflictError
-from fedagent_coordinator.runs import RunFinishedError
 from fedagent_protocol import messages as m
-from tests.fakes.coordinator_site import Site, recipe, toy_edges
+from tests.fakes.coordinator_site import Site, check_books, recipe, toy_edges
 from tests.fakes.toy_edge import ToyEdge, arrived
-
-
-def check_history(site: Site, rounds: int) -> None:
-    """Assert that the books balance, and that each round ended exactly once."""
-    site.close()
-    with Store(site.folder) as store:
-        report = store.read.ledger.verify()
-        assert report.balanced, report.problems
-        run = store.read.run()
-        states = [row.state for row in store.read.rounds(run.run_id)]
-        assert states.count("done") == rounds
-        assert set(states) <= {"done", "void"}
-        assert [row.round for row in store.read.rounds(run.run_id)] == list(
-            range(1, len(states) + 1)
-        )
-        balance = store.read.balance(run.run_id)
-        assert balance.reserved_micro == 0
-        paid = sum(outcome.paid_micro for outcome in store.read.outcomes(run.run_id))
-        assert paid == balance.settled_micro == report.settled_micro
-        assert run.ended_ms is not None
-        check_policy(site, store, run.run_id)
-
-
-def check_policy(site: Site, store: Store, run_id: str) -> None:
-    """Assert that what is restored is what every feedback teaches, bit for bit."""
-    spec = site.recipe.policy
-    restored = policies.create(spec.name, **spec.params)
-    store.read.restore(run_id, Learning(restored))
-    replayed = policies.create(spec.name, **spec.params)
-    for feedback, _ in store.read.settled(run_id):
-        replayed.learn(feedback)
-    one, other = restored.state(), replayed.state()
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert np.array_equal(value, other[name], equal_nan=value.dtype.kind == "f")
 
 
 def test_snapshots_go_by_the_rounds_that_were_learnt_whatever_their_numbers(
@@ -97,37 +60,10 @@ def test_edges_go_on_from_what_the_books_know_of_them(tmp_path: Path) -> None:
     given = recipe("rounds.merge_every=4")
     site = Site(tmp_path, given, toy_edges(given, 2), kill_at="settled", kill_hit=3)
     site.run()
-    check_history(site, 4)
+    check_books(site, 4)
     offers = [send for send in site.sent if isinstance(send.message, m.GlobalModel)]
     # One for each edge at the begin, and the merged one at the end: none was reset.
     assert len(offers) == 4
-
-
-def test_the_same_recipe_resumes_another_is_refused_and_an_ended_one_says_so(
-    tmp_path: Path,
-) -> None:
-    given = recipe()
-    site = Site(tmp_path, given, toy_edges(given))
-    store = site.open()
-    first = store.run.run_id
-    assert not store.run.resumed
-    site.close()
-    assert site.open().run.resumed
-    assert site.store.run.run_id == first
-    site.close()
-    other = Site(tmp_path, recipe("seed=6"), toy_edges(given))
-    with pytest.raises(RunConflictError, match="--new-run"):
-        other.open()
-    other.new_run = True
-    assert other.open().run.run_id != first
-    other.close()
-    fresh = Site(tmp_path, given, toy_edges(given), new_run=True)
-    fresh.kernel.now += 60.0
-    fresh.run()
-    assert fresh.done == "rounds"
-    fresh.close()
-    with pytest.raises(RunFinishedError, match="4 rounds"):
-        Site(tmp_path, given, toy_edges(given)).open()
 
 
 # --- What an edge has learnt weighs the same after a restart
@@ -143,11 +79,7 @@ def until_round(site: Site, number: int) -> None:
         events = [e.fields["round"] for e in site.events if e.name == "round"]
         return bool(events) and int(str(events[-1])) >= number
 
-    site._alive(site._start)
-    for edge in site.edges:
-        site.up(edge, edge.hello())
-    site._beat()
-    site.kernel.run(until=site.kernel.now + 60.0, stop=settled)
+    site.run(until=60.0, stop=settled)
     assert settled()
 
 

@@ -14,9 +14,7 @@ from fedagent_coordinator.exits import EXIT_CODES, exit_code
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task import models
-from tests.fakes.coordinator_site import KilledError, Site, recipe, toy_edges
-
-from .test_run_store import check_history
+from tests.fakes.coordinator_site import KilledError, Site, check_books, recipe, toy_edges
 
 # --- What keeps a coordinator from its start, said in words that name the hint
 
@@ -25,11 +23,7 @@ def interrupted(folder: Path, at: str) -> Site:
     """Return the site of a run that was killed at a crash point."""
     given = recipe()
     site = Site(folder, given, toy_edges(given), kill_at=at)
-    site._alive(site._start)
-    for edge in site.edges:
-        site.up(edge, edge.hello())
-    site._beat()
-    site.kernel.run(until=site.kernel.now + 30.0, stop=lambda: site.kills > 0)
+    site.run(until=30.0, stop=lambda: site.kills > 0)
     assert site.kills == 1
     return site
 
@@ -142,23 +136,13 @@ def test_a_crash_before_the_model_is_booked_does_not_put_the_seeds_in_its_place(
     assert first_model(made) == encode_tensors(tensors())
 
 
-def write(path: Path, what: str) -> None:
-    good = tensors()
-    name = next(iter(good))
-    match what:
-        case "shape":
-            good[name] = good[name][:1]
-        case "nan":
-            good[name].flat[3] = np.nan
-        case "pickle":
-            path.write_bytes(pickle.dumps(good))
-            return
-        case "large":
-            path.write_bytes(bytes(2_000_000))
-            return
-        case _:
-            return
-    safetensors.numpy.save_file(good, path)
+def spoilt(what: str) -> bytes:
+    bad = tensors()
+    name = next(iter(bad))
+    bad[name] = bad[name][:1] if what == "shape" else np.full_like(bad[name], np.nan)
+    return {"pickle": pickle.dumps(bad), "large": bytes(2_000_000)}.get(
+        what, safetensors.numpy.save(bad)
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,7 +159,8 @@ def test_what_is_no_model_of_this_recipe_is_refused_in_one_line(
     tmp_path: Path, what: str, says: str
 ) -> None:
     path = tmp_path / "m.safetensors"
-    write(path, what)
+    if what != "missing":
+        path.write_bytes(spoilt(what))
     with pytest.raises(RefusedError, match=says) as caught:
         site(tmp_path, str(path)).open()
     assert "\n" not in str(caught.value)
@@ -207,24 +192,6 @@ def going_on(folder: Path, more: int, *sets: str, kill_at: str = "", kill_hit: i
     )
 
 
-def test_it_goes_on_with_its_id_its_ledger_its_model_and_what_it_learnt(tmp_path: Path) -> None:
-    run = ended(tmp_path, "policy.name=cocs")
-    with Store(tmp_path) as store:
-        last = store.read.models.last(run)
-    site = going_on(tmp_path, 3, "policy.name=cocs")
-    opened = site.open()
-    assert (opened.run.run_id, opened.run.resumed) == (run, True)
-    assert last is not None
-    assert opened.run.progress.model == last.digest
-    site.close()
-    site.run()
-    assert site.done == "rounds"
-    check_history(site, 7)
-    with Store(tmp_path) as store:
-        assert [one.run_id for one in store.read.runs()] == [run]
-        assert store.read.rounds_of(store.read.run()) == 7
-
-
 @pytest.mark.parametrize(
     ("point", "hit"),
     [
@@ -240,7 +207,7 @@ def test_a_start_with_the_option_that_is_repeated_after_a_crash_adds_nothing(
     site = going_on(tmp_path, 3, kill_at=point, kill_hit=hit)
     site.run()
     assert (site.kills, site.done) == (1, "rounds")
-    check_history(site, 7)
+    check_books(site, 7)
 
 
 def test_a_start_without_the_option_goes_on_to_the_new_end(tmp_path: Path) -> None:
@@ -250,13 +217,13 @@ def test_a_start_without_the_option_goes_on_to_the_new_end(tmp_path: Path) -> No
     site.close()
     site.more_rounds = 0
     site.run()
-    check_history(site, 7)
+    check_books(site, 7)
     with pytest.raises(RunFinishedError, match=r"after 7 rounds .*--more-rounds N.*--new-run"):
         site.open()
     site.more_rounds = 2
     site.done = ""
     site.run()
-    check_history(site, 9)
+    check_books(site, 9)
 
 
 def test_without_a_run_of_this_recipe_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
@@ -272,7 +239,7 @@ def test_the_budget_stays_what_it_was(tmp_path: Path) -> None:
     site = going_on(tmp_path, 3, "budget.total=15")
     site.run()
     assert site.done == "budget"
-    check_history(site, 5)
+    check_books(site, 5)
     site.more_rounds = 0
     with pytest.raises(RunFinishedError) as caught:
         site.open()

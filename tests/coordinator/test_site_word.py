@@ -1,4 +1,4 @@
-"""The coordinator signs with its key, shows the certificate of today, and signs nothing twice."""
+"""The site at its coordinator: it signs with its key, and shows the certificate of today."""
 
 import asyncio
 import time
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from fedagent_coordinator.core.effects import WordRenewed
+from fedagent_coordinator.errors import RefusedError
 from fedagent_coordinator.site.folder import open_site, renew_own
 from fedagent_coordinator.site.revocation import renewed
 from fedagent_coordinator.site.word import CLAIM_S, SiteWord, keep_word, own_certificate
 from fedagent_node.data_dir import load_or_create
+from fedagent_node.errors import CredentialsError
 from fedagent_node.site import CERT_FILE, FOLDER
 from fedagent_protocol.signed import Assigning, task_of_run, verify
 from tests.fakes.voices import identity
@@ -82,15 +84,21 @@ def test_a_coordinator_that_holds_a_site_vouches_on_loopback_too(tmp_path: Path)
     assert own_certificate(cast("Shell", shell)) is None
 
 
-class OverError(Exception):
-    """The time that a test looks at is over."""
+class Days(Process):
+    """Two and a half days of virtual time, in which somebody sets the wall clock.
 
+    Attributes:
+        renewed_at: When the word was renewed.
+    """
 
-class Day:
-    """Virtual time: `set_at` seconds after the start somebody sets the wall clock."""
-
-    def __init__(self, *, set_at: float, ahead: float) -> None:
+    def __init__(self, directory: Path, *, set_at: float, ahead: float) -> None:
+        super().__init__(directory)
         self.steady, self._set_at, self._ahead = 5.0, set_at, ahead
+        self.renewed_at: list[float] = []
+
+    def receive(self, *events: object) -> None:
+        assert events == (WordRenewed(),)
+        self.renewed_at.append(self.steady)
 
     def wall(self) -> float:
         return 1e9 + self.steady + (self._ahead if self.steady > self._set_at else 0.0)
@@ -98,39 +106,50 @@ class Day:
     async def sleep(self, seconds: float) -> None:
         self.steady += seconds
         if self.steady > 2.5 * 86_400:
-            raise OverError
+            raise asyncio.CancelledError
 
-
-class Noting(Process):
-    """Notes when the word was renewed."""
-
-    def __init__(self, directory: Path, day: Day) -> None:
-        super().__init__(directory)
-        self._day = day
-        self.renewed_at: list[float] = []
-
-    def receive(self, *events: object) -> None:
-        assert events == (WordRenewed(),)
-        self.renewed_at.append(self._day.steady)
-
-
-def renewals(folder: Path, day: Day, patch: pytest.MonkeyPatch) -> list[float]:
-    """Return when the word is renewed in two and a half days."""
-    shell = Noting(folder, day)
-    with patch.context() as virtual:
-        virtual.setattr(asyncio, "sleep", day.sleep)
-        virtual.setattr(time, "time", day.wall)
-        virtual.setattr(time, "monotonic", lambda: day.steady)
-        with pytest.raises(OverError):
-            keep_word(cast("Shell", shell)).send(None)
-    return shell.renewed_at
+    def play(self, patch: pytest.MonkeyPatch) -> list[float]:
+        with patch.context() as virtual:
+            virtual.setattr(asyncio, "sleep", self.sleep)
+            virtual.setattr(time, "time", self.wall)
+            virtual.setattr(time, "monotonic", lambda: self.steady)
+            with pytest.raises(asyncio.CancelledError):
+                keep_word(cast("Shell", self)).send(None)
+        return self.renewed_at
 
 
 @pytest.mark.parametrize("ahead", [8 * 86_400.0, -3600.0])
 def test_a_clock_that_is_set_has_the_word_signed_anew_within_minutes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
-    first, *others = renewals(tmp_path, Day(set_at=600.0, ahead=ahead), monkeypatch)
+    first, *others = Days(tmp_path, set_at=600.0, ahead=ahead).play(monkeypatch)
     assert 600.0 <= first <= 900.0
     assert len(others) == 2, "then once a day"
-    assert len(renewals(tmp_path, Day(set_at=0.0, ahead=5.0), monkeypatch)) == 2
+    assert len(Days(tmp_path, set_at=0.0, ahead=5.0).play(monkeypatch)) == 2
+
+
+def test_a_site_is_founded_once(tmp_path: Path) -> None:
+    first = open_site(tmp_path, "hall")
+    again = open_site(tmp_path, "hall")
+    assert first == again
+    assert first.credentials.certificate.role == "coordinator"
+    assert first.credentials.certificate.id == load_or_create(tmp_path).id
+    assert first.credentials.revocations().serials == frozenset()
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "site").iterdir())
+    with pytest.raises(RefusedError, match="belongs to site 'hall'"):
+        open_site(tmp_path, "attic")
+
+
+def test_the_own_certificate_is_renewed_at_two_thirds(tmp_path: Path) -> None:
+    now = time.time()
+    first = open_site(tmp_path, "hall").credentials.certificate
+    assert open_site(tmp_path, "hall", now=now + 86_400 * 19).credentials.certificate == first
+    later = now + 86_400 * 20.1
+    assert open_site(tmp_path, "hall", now=later).credentials.certificate.not_before > now + 86_400
+
+
+def test_a_lost_key_is_said(tmp_path: Path) -> None:
+    open_site(tmp_path, "hall")
+    (tmp_path / "site" / "authority.key").unlink()
+    with pytest.raises(CredentialsError, match="every device has to join again"):
+        open_site(tmp_path, "hall")

@@ -11,9 +11,7 @@ from fedagent_protocol import messages as m
 from fedagent_task.moments import Moments
 from fedagent_task.recipe.spec import DataSpec, Recipe
 from fedagent_task.recipe.text import parse_task, task_digest, task_of
-from tests.fakes.coordinator_site import Site, recipe, toy_edges
-
-from .test_run_store import check_history
+from tests.fakes.coordinator_site import Site, check_books, recipe, toy_edges
 
 GIVEN = recipe("data.scale=1", "data.standardize=true", "data.standardize_s=5")
 POINTS = ["standardizing", "standardize.before-commit", "standardize.committed", "standardized"]
@@ -69,7 +67,7 @@ def test_the_task_of_round_1_says_how_features_are_scaled(tmp_path: Path) -> Non
     waited = [event.fields["reason"] for event in site.events if event.name == "waiting"]
     assert "statistics" in waited
     check_frozen(site)
-    check_history(site, 4)
+    check_books(site, 4)
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -80,7 +78,7 @@ def test_a_killed_coordinator_asks_again_or_knows_it_still(tmp_path: Path, point
     known = POINTS.index(point) > POINTS.index("standardize.before-commit")
     assert len(calls(site)) == (1 if known else 2)
     check_frozen(site)
-    check_history(site, 4)
+    check_books(site, 4)
 
 
 def test_where_nobody_has_samples_all_are_asked_again(tmp_path: Path) -> None:
@@ -94,7 +92,7 @@ def test_where_nobody_has_samples_all_are_asked_again(tmp_path: Path) -> None:
     assert len(calls(site)) > 1
     (told,) = [event.fields for event in site.events if event.name == "standardized"]
     assert (told["agents"], told["samples"]) == (1, 50)
-    check_history(site, 4)
+    check_books(site, 4)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""The file of devices: who is where, for people, and rarely written."""
+"""What `fedagent status` is told: who is where, what is waited for, and what a run came to."""
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,15 @@ from fedagent_coordinator.picture.status_files import (
     TOUCH_S,
     Device,
     DeviceBook,
+    RunStatus,
     Word,
     read_devices,
+    read_run_status,
 )
+from fedagent_coordinator.picture.summary import conclusion
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
+from tests.fakes.coordinator_site import Site, recipe, toy_edges
+from tests.fakes.toy_edge import declined
 
 RUN, EPOCH, NEXT = "1" * 32, "e" * 32, "f" * 32
 
@@ -136,3 +142,82 @@ def test_what_an_edge_invents_pushes_out_its_own_words_only(
     again.note("hall", status(DeviceNote(agent="hall-1")), 9999)
     again.keep(frozenset({"hall-1"}), frozenset({"hall-1"}), 9999)
     assert again.known.devices.keys() == {"hall-1"}
+
+
+def test_edges_are_known_before_the_first_round_and_counted_while_they_live(tmp_path: Path) -> None:
+    given = recipe()
+    site = Site(tmp_path, given, toy_edges(given, 2))
+    for edge in site.edges:
+        for agent in edge.agents:
+            agent.available = False
+    site.run(until=3.0)
+    run = site.store.run.run_id
+    assert read_run_status(tmp_path) == RunStatus(run=run, edges_live=2, waiting="agents", wanted=6)
+    assert set(site.store.database.read.edges(run)) == {"edge-0", "edge-1"}
+    site.edges[1].mute = True
+    site.kernel.run(until=site.kernel.now + 20.0)
+    found = read_run_status(tmp_path)
+    assert found is not None
+    assert (found.edges_live, found.silent) == (1, ("edge-1",))
+    book = read_devices(tmp_path)
+    assert book is not None
+    here = {agent: one.edges for agent, one in book.devices.items() if one.edges}
+    assert here == {agent.id: ["edge-0"] for agent in site.edges[0].agents}
+    assert len(book.devices) == 2 * len(here), "those of the other edge are known and away"
+    site.close()
+
+
+def test_those_that_decline_are_named_until_a_round_begins(tmp_path: Path) -> None:
+    given = recipe("rounds.count=30")
+    site = Site(tmp_path, given, toy_edges(given, agents=1))
+    agent = site.edges[0].agents[0]
+    agent.outcome = declined(agent.id, "no_data")
+    site.run(until=1.0)
+    found = read_run_status(tmp_path)
+    assert found is not None
+    assert (found.waiting, found.detail) == ("declined", "no_data")
+    agent.outcome = None
+    site.kernel.run(until=site.kernel.now + 6.0)
+    found = read_run_status(tmp_path)
+    assert found is not None
+    assert found.waiting == ""
+    site.close()
+
+
+def test_the_schedule_is_kept_over_a_restart(tmp_path: Path) -> None:
+    given = recipe("rounds.count=4", "rounds.every_s=20")
+    site = Site(tmp_path, given, toy_edges(given), kill_at="settled", kill_hit=2)
+    site.run()
+    assert (site.kills, site.done) == (1, "rounds")
+    rows = site.store.database.read.rounds(site.store.run.run_id)
+    begun = [row.opened_ms for row in rows]
+    site.close()
+    assert len(begun) == 4
+    # Neither at once nor after another whole wait; the clock of the harness has 50 ms.
+    assert all(20_000 <= later - one <= 20_300 for one, later in pairwise(begun))
+    found = read_run_status(tmp_path)
+    assert found is not None
+    assert abs(1000 * found.next_at - begun[-1] - 20_000) < 300
+
+
+def test_what_is_no_such_file_is_nothing(tmp_path: Path) -> None:
+    assert read_run_status(tmp_path) is None
+    (tmp_path / "run_status.json").write_text("{")
+    assert read_run_status(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("placed", "rent_micro", "what"),
+    [(True, 5, "rented round"), (True, 0, "round"), (False, 0, "update")],
+)
+def test_the_line_says_what_the_budget_does_not_pay(
+    what: str, rent_micro: int, *, placed: bool
+) -> None:
+    line = conclusion("budget", placed=placed, rent_micro=rent_micro, rounds_done=4, model="ab")
+    assert (
+        line == f"the budget is too low for another {what}: stopped after 4 rounds, final model ab"
+    )
+
+
+def test_other_ends_need_no_words() -> None:
+    assert not conclusion("rounds", placed=True, rent_micro=5, rounds_done=4, model="ab")

@@ -1,4 +1,4 @@
-"""A round in the books: reserved once, settled once, never beyond a budget."""
+"""A round in the books: reserved once, settled once, never beyond a budget; and its evaluation."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,28 +6,29 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from msgspec import structs
 
 from fedagent_coordinator.books import store as store_of
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
-from fedagent_coordinator.core.effects import HeldOutEvaluated
+from fedagent_coordinator.core.effects import BookOpinions, HeldOutEvaluated
 from fedagent_coordinator.errors import (
     InvalidSelectionError,
     LedgerError,
     UnknownRoundError,
     UnknownRunError,
 )
+from fedagent_coordinator.placement.base import Placement
 from fedagent_task.recipe.text import recipe_from_table
-from tests.fakes.stored_runs import begun, small_plan, small_result, small_view
-
-
-def test_the_database_lets_no_reservation_end_twice(store: Store, run: str) -> None:
-    plan = small_plan(small_view(1, [100]))
-    store.reserve(run, plan, policy="random")
-    store.settle(run, small_result(plan, {0}))
-    with pytest.raises(LedgerError, match="UNIQUE"), store.transaction("test"):
-        store.append("void", run, 1)
-    assert store.read.balance(run).settled_micro == 100
+from tests.fakes.stored_runs import (
+    DIGEST,
+    begun,
+    opinions,
+    rented_plan,
+    small_plan,
+    small_result,
+    small_view,
+)
 
 
 @pytest.mark.parametrize(
@@ -107,19 +108,6 @@ def test_runs_are_found_resumed_and_ended(store: Store, run: str) -> None:
         store.reserve(run, small_plan(small_view(2, [1])), policy="random")
     assert store.read.run(run[:8]).end_reason == "stopped"
     assert store.read.ledger.verify().balanced
-
-
-def test_indices_stay_over_restarts(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store, clients=3, edges=1)
-        indices = store.indices(run.run_id)
-        assert indices.clients(["agent-2", "new", "agent-0", "new"]).tolist() == [2, 3, 0, 3]
-        indices.label_edge("edge-0", "kitchen")
-    with Store(tmp_path) as store:
-        indices = store.indices(run.run_id)
-        assert indices.clients(["new", "newer"]).tolist() == [3, 4]
-        assert (indices.edge("edge-0"), indices.edge("edge-9")) == (0, 1)
-        assert indices.sizes() == (5, 2)
 
 
 def test_progress_models_and_metrics_are_remembered(store: Store, run: str) -> None:
@@ -215,3 +203,61 @@ def test_a_label_waits_for_its_index_and_gives_none(
             ).fetchall()
         )
         assert labels == {"kitchen-id": "kitchen", "lost": ""}
+
+
+def test_a_rent_that_was_not_reserved_or_for_no_work_cannot_be_paid(store: Store, run: str) -> None:
+    one = rented_plan(1)
+    store.reserve(run, one, policy="random")
+    with pytest.raises(LedgerError, match="the rent is"):
+        store.settle(run, small_result(one, {0}, rent=251))
+    with pytest.raises(LedgerError, match="the rent is"):
+        store.settle(run, small_result(one, set(), rent=250))
+    with pytest.raises(LedgerError, match="does not come after the last"):
+        store.reserve(run, one, policy="random")
+    two = rented_plan(2)
+    unknown = replace(two.controls, placement=Placement(edge=7, rent_micro=1))
+    with pytest.raises(LedgerError, match="the ledger refuses this"):
+        store.reserve(run, structs.replace(two, controls=unknown), policy="random")
+    assert store.read.last_round(run) == 1
+
+
+def test_opinions_come_back_by_client_with_their_mean(store: Store, run: str) -> None:
+    store.indices(run).label_clients({"agent-1": "kitchen"})
+    assert store.save_evaluation(run, opinions(0, {2: 0.9, 1: 0.3}))
+    assert store.save_evaluation(run, opinions(1, {1: 0.1}))
+    read = store.read.evaluations
+    first, second = read.rows(run)
+    assert (first.round, first.slot, first.mode, first.digest) == (0, 1, "report", DIGEST)
+    assert (first.metric, first.asked, first.answered, first.mean) == ("accuracy", 3, 2, 0.6)
+    assert (first.reasons, first.seconds, second.mean) == ({"late": 1}, 0.25, 0.1)
+    rows = read.opinions(run)
+    found = [(row.round, row.client, row.score) for row in rows]
+    assert found == [(0, 1, 0.3), (0, 2, 0.9), (1, 1, 0.1)]
+    row = rows[0]
+    assert (row.agent_id, row.label, row.edge_id) == ("agent-1", "kitchen", "edge-0")
+    assert (row.samples, row.epsilon) == (10, 0.5)
+    assert read.opinions(run, 1) == rows[2:]
+    assert read.last_opinions(run) == {1: 0.1, 2: 0.9}
+    assert store.read.ledger.verify().problems == ()
+
+
+def test_a_model_is_evaluated_once_and_no_answer_is_an_evaluation(store: Store, run: str) -> None:
+    assert store.save_evaluation(run, opinions(1, {}, reasons={"restart": 3}))
+    assert not store.save_evaluation(run, opinions(1, {0: 0.5}))
+    (found,) = store.read.evaluations.rows(run)
+    assert (found.answered, found.mean, found.reasons) == (0, None, {"restart": 3})
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        opinions(1, {0: 1.5}),
+        opinions(1, {0: 0.5}, samples=np.zeros(1, dtype=np.int64)),
+        opinions(1, {999: 0.5}),
+        opinions(1, {0: 0.5}, asked=0),
+    ],
+)
+def test_what_cannot_be_is_refused_whole(store: Store, run: str, found: BookOpinions) -> None:
+    with pytest.raises(LedgerError, match="the ledger refuses this"):
+        store.save_evaluation(run, found)
+    assert store.read.evaluations.rows(run) == []

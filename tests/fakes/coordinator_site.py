@@ -6,13 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.core.effects import Start
 from fedagent_coordinator.core.engine import Engine
 from fedagent_coordinator.daemon import route
+from fedagent_coordinator.run_settings import decision_policies
 from fedagent_coordinator.run_store import RunStore
 from fedagent_node.data_dir import Identity
-from fedagent_node.driver import Driver, Store
+from fedagent_node.driver import Driver
+from fedagent_node.driver import Store as Disk
 from fedagent_node.effects import EVERYBODY, Connect, Emit, Send, Warn
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
@@ -23,7 +28,8 @@ from fedagent_task.recipe.text import parse_recipe
 from fedagent_task.task_file import TaskFile
 from fedagent_testbed.kernel import Kernel
 from fedagent_testbed.node import AtOnce
-from tests.fakes.toy_edge import ToyAgent, ToyEdge
+from tests.fakes import toy_edge
+from tests.fakes.toy_edge import ToyEdge
 
 RECIPE = """
 name = "toy"
@@ -55,18 +61,7 @@ def recipe(*sets: str) -> Recipe:
 
 
 def toy_edges(given: Recipe, edges: int = 1, agents: int = 3) -> list[ToyEdge]:
-    manifest = models.create(given.model).manifest()
-    return [
-        ToyEdge(
-            f"edge-{e}",
-            manifest,
-            [
-                ToyAgent(f"agent-{e}-{a}", features={"compute": 1.0, "download_bps": 1e6 * (a + 1)})
-                for a in range(agents)
-            ],
-        )
-        for e in range(edges)
-    ]
+    return toy_edge.toy_edges(models.create(given.model).manifest(), edges, agents)
 
 
 @dataclass(kw_only=True)
@@ -95,7 +90,7 @@ class Played(ABC):
         assert isinstance(self.driver.core, Engine)
         return self.driver.core
 
-    def drive(self, engine: Engine, store: Store) -> None:
+    def drive(self, engine: Engine, store: Disk) -> None:
         self.driver = Driver(
             engine,
             store,
@@ -107,14 +102,17 @@ class Played(ABC):
             me="c-1",
         )
 
-    def run(self, *, until: float = 600.0, hello: bool = True) -> None:
-        """Run to the end, or for `until` virtual seconds."""
+    def run(
+        self, *, until: float = 600.0, hello: bool = True, stop: Callable[[], bool] | None = None
+    ) -> None:
+        """Run to the end, or for `until` virtual seconds; at once no further than to a `stop`."""
         self._alive(self._start)
         for edge in self.toys() if hello else ():
             self.up(edge, edge.hello())
         self._beat()
-        self.kernel.run(until=self.kernel.now + until, stop=lambda: bool(self.done))
-        self.kernel.run(until=self.kernel.now + 2.0)
+        self.kernel.run(until=self.kernel.now + until, stop=stop or (lambda: bool(self.done)))
+        if stop is None:
+            self.kernel.run(until=self.kernel.now + 2.0)
 
     def _start(self) -> None:
         self.open()
@@ -248,3 +246,37 @@ class Site(Played):
                 # Its broker is gone with it: edges say hello again.
                 edge.welcomed = False
             self.kernel.after(0.05, lambda: self._alive(self._start))
+
+
+def check_books(site: Site, rounds: int) -> None:
+    """Close a site that came to its end, and check what must hold however it went.
+
+    The books balance, each round ended once, and a start restores what every one of them teaches,
+    which is what it knew itself, if it is open still.
+    """
+    lived = {} if site.driver is None else site.store.learning.state()
+    site.close()
+    with Store(site.folder) as store:
+        read, run = store.read, store.read.run()
+        report, balance = read.ledger.verify(full=True), read.balance(run.run_id)
+        assert report.balanced, report.problems
+        rows, outcomes = read.rounds(run.run_id), read.outcomes(run.run_id)
+        states = [row.state for row in rows]
+        assert states.count("done") == rounds
+        assert set(states) <= {"done", "void"}
+        assert [row.round for row in rows] == list(range(1, len(rows) + 1))
+        assert run.end_reason == site.done
+        assert balance.reserved_micro == 0
+        paid = sum(outcome.paid_micro for outcome in outcomes)
+        assert paid + sum(row.rent_micro for row in rows) == balance.settled_micro
+        assert all(one.status != "rejected" for one in outcomes if one.paid_micro)
+        evaluated = [row.round for row in read.evaluations.rows(run.run_id)]
+        assert len(set(evaluated)) == len(evaluated), "a model was evaluated twice"
+        restored, replayed = decision_policies(site.recipe), decision_policies(site.recipe)
+        read.restore(run.run_id, restored)
+        for feedback, controls in read.settled(run.run_id):
+            replayed.learn(feedback, controls)
+    one, other = restored.state(), replayed.state()
+    for name, value in one.items():
+        for again in (other[name], lived.get(name, value)):
+            assert np.array_equal(value, again, equal_nan=value.dtype.kind == "f"), name

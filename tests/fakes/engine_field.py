@@ -22,7 +22,7 @@ from fedagent_node.effects import (
     Input,
     ModelFinished,
     Received,
-    Run,
+    RunJob,
     Write,
     WriteModel,
 )
@@ -37,8 +37,9 @@ from fedagent_task.recipe.spec import (
     Recipe,
     RoundsSpec,
 )
+from tests.fakes import toy_edge
 from tests.fakes.coordinator_site import Played
-from tests.fakes.toy_edge import ToyAgent, ToyEdge
+from tests.fakes.toy_edge import ToyEdge
 
 S = TypeVar("S", bound=Struct)
 
@@ -224,10 +225,10 @@ class Field(Played):
                 pass
         return None
 
-    def job(self, effect: Run) -> Job:
+    def job(self, effect: RunJob) -> Job:
         return Job("", partial(self._work, effect), small=True)
 
-    def _work(self, effect: Run) -> Input:
+    def _work(self, effect: RunJob) -> Input:
         if isinstance(effect, FinishModel):
             data = b"".join(d for _, d in sorted(self.parts.pop(effect.digest).items()))
             if digest_of(data) != effect.digest:
@@ -264,12 +265,4 @@ class Field(Played):
 
 
 def toy_edges(edges: int = 1, agents: int = 3) -> list[ToyEdge]:
-    """Return edges with agents of their own."""
-    return [
-        ToyEdge(
-            f"edge-{e}",
-            MANIFEST,
-            [ToyAgent(f"agent-{e}-{a}") for a in range(agents)],
-        )
-        for e in range(edges)
-    ]
+    return toy_edge.toy_edges(MANIFEST, edges, agents)

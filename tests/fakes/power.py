@@ -5,9 +5,8 @@ ours. What was written is noted in order, and any moment of it can be laid down 
 """
 
 import os
-import random
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,6 @@ import apsw
 import pytest
 
 from fedagent_coordinator.books import mark
-
-SECTOR = 512
-Keep = Callable[[int, int], Sequence[tuple[int, int]]]
-"""Which parts (from, to) a disk keeps of the unsynced write (place from the last, bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,56 +28,22 @@ class Noted:
     data: bytes = b""
 
 
-def nothing(_place: int, _size: int) -> Sequence[tuple[int, int]]:
-    return ()
+def left(files: dict[str, bytes], log: Sequence[Noted], most: int) -> dict[str, bytes]:
+    """Return the files after a power cut at the end of `log`.
 
-
-def everything(_place: int, size: int) -> Sequence[tuple[int, int]]:
-    return ((0, size),)
-
-
-def torn(least: int) -> Keep:
-    """Keep all but the last write, of which only the beginning arrived."""
-    return lambda place, size: ((0, size if place else min(least, size)),)
-
-
-def scattered(seed: int) -> Keep:
-    """Keep each sector or not, as disks with a cache do."""
-    chance = random.Random(seed)
-
-    def keep(_place: int, size: int) -> Sequence[tuple[int, int]]:
-        sectors = range(0, max(size, 1), SECTOR)
-        return [(at, min(at + SECTOR, size)) for at in sectors if chance.random() < 0.5]
-
-    return keep
-
-
-def left(files: dict[str, bytes], log: Sequence[Noted], keep: Keep) -> dict[str, bytes]:
-    """Return the files after a power cut at the end of `log`."""
+    Of each write that was not synced the disk has kept so many bytes at most.
+    """
     synced = {noted.name: at for at, noted in enumerate(log) if noted.kind == "sync"}
     disk = {name: bytearray(data) for name, data in files.items()}
-    waiting = [
-        one for at, one in enumerate(log) if one.kind in _CHANGES and at > synced.get(one.name, -1)
-    ]
-    lost = {id(one): keep(place, len(one.data)) for place, one in enumerate(reversed(waiting))}
-    for one in log:
-        if one.kind in _CHANGES:
-            _apply(disk.setdefault(one.name, bytearray()), one, lost.get(id(one)))
+    for at, one in enumerate(log):
+        file = disk.setdefault(one.name, bytearray())
+        kept = len(one.data) if at <= synced.get(one.name, -1) else min(most, len(one.data))
+        if one.kind == "truncate" and (at <= synced.get(one.name, -1) or most):
+            file[one.offset :] = bytes(max(0, one.offset - len(file)))
+        elif one.kind == "write" and kept:
+            file.extend(bytes(max(0, one.offset - len(file))))
+            file[one.offset : one.offset + kept] = one.data[:kept]
     return {name: bytes(data) for name, data in disk.items()}
-
-
-_CHANGES = ("write", "truncate")
-
-
-def _apply(file: bytearray, change: Noted, parts: Sequence[tuple[int, int]] | None) -> None:
-    if change.kind == "truncate":
-        if parts is None or parts:
-            file[change.offset :] = bytes(max(0, change.offset - len(file)))
-        return
-    for start, end in ((0, len(change.data)),) if parts is None else parts:
-        at = change.offset + start
-        file.extend(bytes(max(0, at - len(file))))
-        file[at : at + end - start] = change.data[start:end]
 
 
 class _File(apsw.VFSFile):

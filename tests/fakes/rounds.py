@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from fedagent_coordinator.policies import (
     Feedback,
@@ -81,7 +82,7 @@ def random_feedback(rng: np.random.Generator, view: RoundView, selection: Select
         lc_s=np.where(valid, rng.random(n), np.nan),
         ut_s=np.where(valid, rng.random(n), np.nan),
         censored=~valid,
-        void=~valid,
+        unpaid=~valid,
         arrivals=rng.integers(0, 50, n, dtype=np.int64),
         num_samples=rng.integers(1, 50, n, dtype=np.int64),
         seconds_per_iteration=np.where(valid, rng.random(n), np.nan),
@@ -168,11 +169,35 @@ def ended(
         lc_s=unknown,
         ut_s=unknown,
         censored=~in_time,
-        void=~in_time,
+        unpaid=~in_time,
         arrivals=nothing,
         num_samples=nothing,
         seconds_per_iteration=unknown,
         opinions=None if opinions is None else np.array(opinions, dtype=np.float64),
+    )
+
+
+def trained(
+    seconds: npt.ArrayLike,
+    *,
+    arrivals: npt.ArrayLike = 20,
+    samples: npt.ArrayLike | None = None,
+    steps: int = 1,
+    loss: npt.ArrayLike = 0.5,
+    answered: Sequence[bool] | None = None,
+    limits: Sequence[float] | None = None,
+) -> Feedback:
+    """A round of as many clients, by the seconds of an iteration; NaN limits are not reported."""
+    n = np.size(seconds)
+    answer = [True] * n if answered is None else answered
+    view = column_view(clients=n, load_limit_s=limits or [np.nan] * n)
+    return replace(
+        ended(view, range(n), x=answer),
+        arrivals=np.where(answer, arrivals, 0),
+        num_samples=np.broadcast_to(arrivals if samples is None else samples, n),
+        seconds_per_iteration=np.where(answer, seconds, np.nan),
+        steps=np.where(answer, steps, 0),
+        loss=np.where(answer, loss, np.nan),
     )
 
 

@@ -48,14 +48,12 @@ class Crash(BaseException):
 
 
 class CrashAt:
-    """A checkpoint that crashes once, at one name; it counts every name it sees."""
+    """A checkpoint that crashes once, at one name."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        self.seen: list[str] = []
 
     def __call__(self, name: str) -> None:
-        self.seen.append(name)
         if name == self.name:
             self.name = ""
             raise Crash(name)
@@ -122,7 +120,7 @@ def small_result(
         lc_s=np.full(n, 0.25),
         ut_s=np.full(n, 0.1),
         censored=~delivered,
-        void=~delivered,
+        unpaid=~delivered,
         num_samples=np.full(n, 10, dtype=np.int64),
         loss=np.full(n, 0.5),
         rent_micro=rent,

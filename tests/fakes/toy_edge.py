@@ -39,20 +39,14 @@ class ToyAgent:
     id: str
     price: int = 1_000_000
     available: bool = True
-    seq: int = 1
-    age_ms: int = 100
     features: dict[str, float] = field(default_factory=lambda: {"compute": 1.0})
     outcome: m.Outcome | None = None
     name: str = ""
-    score: float | None = None
-    samples: int = 20
     volunteers: bool = True
     x: npt.NDArray[np.float32] | None = None
 
     def opinion(self, model: str) -> float:
-        """Its own score, or one that model and agent decide."""
-        if self.score is not None:
-            return self.score
+        """A score that model and agent decide."""
         seed = hashlib.sha256(f"{model} {self.id}".encode()).digest()
         return int.from_bytes(seed[:4], "big") / 2**32
 
@@ -69,7 +63,6 @@ class ToyEdge:
     run: str = ""
     model: bytes = b""
     welcomed: bool = False
-    ended: str = ""
     mute: bool = False
     rent: int = 0
     timing_ms: dict[str, float] = field(default_factory=dict)
@@ -163,8 +156,6 @@ class ToyEdge:
                 return self._chunk(message, now)
             case m.Need():
                 return self._serve(message)
-            case m.RunEnded() if message.run == self.run:
-                self.ended = message.reason
             case m.OpinionOpen() if message.run == self.run:
                 self.calls.append(message)
                 self.asked = message
@@ -220,9 +211,7 @@ class ToyEdge:
                 session=np.array(rows, dtype="<i4").tobytes(),
                 asked=len(self.agents),
             )
-        rows = [row for row, agent in enumerate(self.agents) if agent.samples]
-        there = [self.agents[row] for row in rows]
-        silent = len(self.agents) - len(rows)
+        count = len(self.agents)
         self.unheard = m.Opinions(
             run=self.run,
             round=call.round,
@@ -230,12 +219,11 @@ class ToyEdge:
             model=call.model,
             known=known,
             new_ids=new_ids,
-            session=np.array(rows, dtype="<i4").tobytes(),
-            score=np.array([a.opinion(call.model) for a in there], dtype="<f4").tobytes(),
-            samples=np.array([agent.samples for agent in there], dtype="<i8").tobytes(),
+            session=np.arange(count, dtype="<i4").tobytes(),
+            score=np.array([a.opinion(call.model) for a in self.agents], dtype="<f4").tobytes(),
+            samples=np.full(count, 20, dtype="<i8").tobytes(),
             metric="accuracy",
-            asked=len(self.agents),
-            reasons={"none": silent} if silent else {},
+            asked=count,
         )
         self._answer_at = now
         return self.unheard
@@ -250,8 +238,8 @@ class ToyEdge:
                 features=names,
                 session=np.arange(len(self.agents), dtype=np.int32),
                 price=np.array([agent.price for agent in self.agents], dtype=np.int64),
-                context_seq=np.array([agent.seq for agent in self.agents], dtype=np.int64),
-                age_ms=np.array([agent.age_ms for agent in self.agents], dtype=np.int32),
+                context_seq=np.ones(len(self.agents), dtype=np.int64),
+                age_ms=np.full(len(self.agents), 100, dtype=np.int32),
                 available=np.array([agent.available for agent in self.agents], dtype=np.bool_),
                 values=np.array(rows, dtype=np.float32).reshape(len(rows), len(names)),
             )
@@ -359,3 +347,18 @@ def trained(model: bytes, manifest: Manifest, seed: tuple[int, ...]) -> bytes:
             for name, tensor in tensors.items()
         }
     )
+
+
+def toy_edges(manifest: Manifest, edges: int, agents: int) -> list[ToyEdge]:
+    """Return edges with agents of their own, each with a faster link than the one before."""
+    return [
+        ToyEdge(
+            f"edge-{e}",
+            manifest,
+            [
+                ToyAgent(f"agent-{e}-{a}", features={"compute": 1.0, "download_bps": 1e6 * (a + 1)})
+                for a in range(agents)
+            ],
+        )
+        for e in range(edges)
+    ]

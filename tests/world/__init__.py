@@ -35,7 +35,7 @@ from fedagent_testbed.world import Ending, VirtualFederation
 from . import kinds
 from .invariants import check
 from .kill_points import POINTS
-from .wire import Change, Scripted, Wire
+from .wire import Change, Wire
 
 ROUNDS = 3
 SETTLE_S = 60.0
@@ -296,18 +296,6 @@ class World:
         self.plan.append(f"{who} lies in {kind}")
         return self
 
-    def scripted(self, who: str, hear: Callable[[Scripted, str, Any], None]) -> Self:
-        """Put a role that the test speaks for in the place of a node: `hear(it, sender, message)`.
-
-        It says what it likes with `it.say(to, message)`, and nothing else.
-        """
-        name = self.names(who)[-1]
-        self.here.nodes[name] = Scripted(self.here.nodes[name], hear)  # type: ignore[assignment] # as far as a world goes
-        self.here.edges.pop(name, None)
-        self.here.agents.pop(name, None)
-        self.plan.append(f"{name} is played by hand")
-        return self
-
     def revoke(self, name: str, *, after: float) -> Self:
         """Put a device on the list of the revoked, which everybody has at once.
 
@@ -386,4 +374,4 @@ class World:
         return found
 
 
-__all__ = ["Played", "Scripted", "TensorSpec", "World", "m", "tensor_at"]
+__all__ = ["Played", "TensorSpec", "World", "m", "tensor_at"]

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from fedagent_edge.core.effects import COORDINATOR
 from fedagent_protocol.signed import WorkClaim, claim_of
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_task.models import create
 from fedagent_testbed.world import seeded_identity
 
-from . import ROUNDS, Scripted, World, m
+from . import ROUNDS, World, m
 
 Make = Callable[..., World]
 SEED = 1
@@ -79,18 +78,6 @@ def test_an_agent_that_never_answers_is_waited_for_no_longer_than_max_wait(world
     played = world(agents=3).lies("agent-2", "update", silent).run(checked=False)
     assert played.ending.rounds_done == ROUNDS
     assert {name for _, name in played.ending.paid} == {"agent-0", "agent-1"}
-
-
-def test_an_edge_that_only_greets_holds_no_other_up(world: Make) -> None:
-    def hear(it: Scripted, _sender: str, message: object) -> None:
-        if message is None:
-            it.say(COORDINATOR, m.EdgeHello(edge=it.id, epoch="f" * 32))
-
-    here = world(edges=2, agents=3).scripted("edge-1", hear)
-    here.here.coordinator.wait_edges = 1
-    played = here.run()
-    assert played.ending.rounds_done == ROUNDS
-    assert len(played.ending.paid) == 3 * ROUNDS
 
 
 def test_an_edge_that_orders_again_and_again_gets_no_second_training(world: Make) -> None:

@@ -6,12 +6,10 @@ nothing of what a device thinks leaves it.
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from msgspec import structs
 
-from fedagent_agent.core.device import DeviceState
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_protocol.codec import encode
 from tests.fakes.leak_search import Leak, Search
@@ -128,21 +126,3 @@ def test_nothing_that_a_device_thinks_gets_out(world: Make) -> None:
     assert not {"opinion", "opinions"} & kinds
     stats = [one.message.stats for one in played.wire.said(m.UpdateOffer)]
     assert {(one.loss, one.score, one.score_n) for one in stats} == {(0.0, 0.0, 0)}
-
-
-def test_a_build_that_tells_is_caught(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent's newest opinion is one more feature of its reports: the edge passes it on."""
-    here, honest = world(kind="peers"), DeviceState.context_report
-
-    def leaky(self: DeviceState, link: Any, **told: Any) -> m.ContextReport:
-        said = honest(self, link, **told)
-        for agent in here.here.agents.values():
-            if agent.core.device is self and agent.core.peers.node is not None:
-                slots = read_slots(agent.directory)
-                said.features.update({"quality": slots[-1].opinion or 0.0} if slots else {})
-        return said
-
-    monkeypatch.setattr(DeviceState, "context_report", leaky)
-    found = leaks(here.run())
-    assert {one.where.partition(" ")[2] for one in found} >= {"context", "columns"}
-    assert any(one.where.startswith("coordinator.db") for one in found), "it is in the books too"

@@ -130,19 +130,4 @@ def test_a_row_of_the_table_holds_from_the_device_to_the_ledger(tmp_path: Path, 
             if here.names[one.agent] == SLOW
         ]
     assert outcomes == ([(row.status, row.used, row.paid)] if row.status else [])
-    assert ends(here.coordinator.directory)[here.agents[SLOW].id] == (
-        "settle" if row.paid else "void"
-    )
     assert ending.settled_reports == ((1, "done" if row.status else "void"),)
-
-
-def ends(folder: Path, round_: int = 1) -> dict[str, str]:
-    """Return how the reservation of each agent ended in the first run, ``settle`` or ``void``."""
-    with open_reader(folder) as read:
-        run = read.runs()[-1]
-        names = {row.client: row.agent for row in read.devices(run.run_id)}
-        return {
-            names[entry.client]: entry.kind
-            for entry in read.ledger.show(run_id=run.run_id, limit=-1)
-            if entry.round == round_ and entry.client is not None and entry.kind != "reserve"
-        }

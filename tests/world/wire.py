@@ -5,18 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec import structs
-
-from fedagent_edge.core.effects import COORDINATOR
-from fedagent_edge.daemon import route
-from fedagent_node.effects import Input, Send
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.tensors import digest_of
-from fedagent_testbed.kernel import WAN, Network, lan
-from fedagent_testbed.node import Node
-from fedagent_testbed.roles import SITE
+from fedagent_testbed.kernel import Network
 from fedagent_testbed.world import VirtualFederation
 
 Change = Callable[[Any], list[Any]]
@@ -107,56 +100,3 @@ class Wire(Network):
         """Return a model or an update that went over the wire whole."""
         body = b"".join(part for _, part in sorted(self.blobs.get(digest, {}).items()))
         return body if digest_of(body) == digest else None
-
-
-class Scripted:
-    """A node that a test speaks for."""
-
-    def __init__(self, node: Node, hear: Callable[["Scripted", str, Any], None]) -> None:
-        self.id, self.incoming, self.network = node.id, node.incoming, node.network
-        self.kernel, self.restarts, self.kill_at = node.kernel, 0, dict[str, int]()
-        self.edges = getattr(node, "edges", ())
-        self.heard: list[Any] = []
-        self._hear, self._seq = hear, 0
-        self.network.deliver[self.id] = self._arrive
-        self.network.defer[self.id] = self.run
-
-    def boot(self) -> None:
-        """Join the brokers, and hear None: now it may begin."""
-        for broker in self.incoming:
-            self.network.join(broker, self.id)
-        self._hear(self, "", None)
-
-    def say(self, to: str, message: Any) -> None:
-        """Send a message to an edge, an agent, or the coordinator."""
-        self._seq += 1
-        message = structs.replace(message, seq=self._seq)
-        if self.edges:
-            topic = topics.agent_up(SITE, self.id, to, m.kind(message))
-            self.network.send(lan(to), to, topic, encode(message))
-            return
-        link, topic = route(SITE, self.id, Send(to, message))
-        broker = WAN if link == WAN else lan(self.id)
-        member = "coordinator" if to == COORDINATOR else to
-        self.network.send(broker, member, topic, encode(message))
-
-    def _arrive(self, broker: str, topic: str, payload: bytes) -> None:
-        parsed = topics.parse(topic)
-        message = decode(self.incoming[broker], payload)
-        self.heard.append(message)
-        self._hear(self, parsed.edge if self.edges else parsed.agent or COORDINATOR, message)
-
-    def run(self, action: Callable[[], None]) -> None:
-        """Do something now."""
-        action()
-
-    def receive(self, *events: Input) -> None:
-        """It has no core."""
-
-    def kill(self) -> None:
-        """It cannot die."""
-
-    def drop(self) -> None:
-        """Leave."""
-        for broker in self.incoming:
-            self.network.leave(broker, self.id)

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from fedagent_node.effects import Input, Run
+from fedagent_node.effects import Input, RunJob
 from fedagent_protocol.messages import TrainStats
 
 MAX_FRAME_BYTES = 512 * 1024
@@ -30,7 +30,7 @@ class _Frame(Struct, frozen=True, kw_only=True, tag_field="t", omit_defaults=Tru
     """A reply repeats the number of its request."""
 
 
-class Open(_Frame, Run, frozen=True, kw_only=True, tag="open"):
+class Open(_Frame, RunJob, frozen=True, kw_only=True, tag="open"):
     """Open the stream for a task, in the place of any other."""
 
     task: bytes  # canonical bytes of a `TaskSpec`
@@ -45,7 +45,7 @@ class Open(_Frame, Run, frozen=True, kw_only=True, tag="open"):
     threads: int = 0  # most threads of a training; 0 for all cores but one
 
 
-class Train(_Frame, Run, frozen=True, kw_only=True, tag="train"):
+class Train(_Frame, RunJob, frozen=True, kw_only=True, tag="train"):
     """Train from a model, and write the update to `out`, whole or not at all."""
 
     model: PathText
@@ -59,7 +59,7 @@ class Train(_Frame, Run, frozen=True, kw_only=True, tag="train"):
     """What the device keeps of this task in this run, read before and written after."""
 
 
-class Mask(_Frame, Run, frozen=True, kw_only=True, tag="mask"):
+class Mask(_Frame, RunJob, frozen=True, kw_only=True, tag="mask"):
     """Put a masked update in the place of the one in this file, as integers of the task's ring."""
 
     out: PathText
@@ -68,7 +68,7 @@ class Mask(_Frame, Run, frozen=True, kw_only=True, tag="mask"):
     """Keys of the masks, and 1 or -1: whether each is added or taken away."""
 
 
-class Evaluate(_Frame, Run, frozen=True, kw_only=True, tag="evaluate"):
+class Evaluate(_Frame, RunJob, frozen=True, kw_only=True, tag="evaluate"):
     """Score a model on samples that are not learnt from yet."""
 
     model: PathText = ""
@@ -77,7 +77,7 @@ class Evaluate(_Frame, Run, frozen=True, kw_only=True, tag="evaluate"):
     state: PathText = ""  # as `Train.state`: tensors that stay on the device are scored with
 
 
-class Cancel(_Frame, Run, frozen=True, kw_only=True, tag="cancel"):
+class Cancel(_Frame, RunJob, frozen=True, kw_only=True, tag="cancel"):
     """Give up the training with this number; it answers `Failed(cancelled)`."""
 
 

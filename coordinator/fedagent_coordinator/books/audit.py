@@ -46,11 +46,11 @@ _ROWS = """SELECT run_id, 0 FROM runs UNION SELECT run_id, 0 FROM main.closed
     UNION SELECT run_id, round FROM answers"""
 """Where there are rows that an entry must bind."""
 _AMOUNTS = """SELECT r.reserved_micro, r.rent_micro + COALESCE(SUM(o.price_micro), 0),
-    r.rent_paid_micro + COALESCE(SUM((NOT o.void) * o.price_micro), 0)
+    r.rent_paid_micro + COALESCE(SUM((NOT o.unpaid) * o.price_micro), 0)
     FROM rounds r LEFT JOIN orders o USING (run_id, round) WHERE run_id = ? AND round = ?"""
 """What a round reserved, by its row and by its orders, and paid."""
-_TALLIES = """SELECT run_id, client, COUNT(*), TOTAL(in_time), TOTAL(used), TOTAL(NOT void),
-    TOTAL((NOT void) * price_micro) FROM orders GROUP BY run_id, client"""
+_TALLIES = """SELECT run_id, client, COUNT(*), TOTAL(in_time), TOTAL(used), TOTAL(NOT unpaid),
+    TOTAL((NOT unpaid) * price_micro) FROM orders GROUP BY run_id, client"""
 _DONE_BY = "SELECT run_id, idx, ordered, in_time, used, paid, paid_micro FROM clients"
 
 

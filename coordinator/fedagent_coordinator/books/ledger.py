@@ -8,7 +8,7 @@ lets none fall below zero and holds granted = free + reserved + settled::
     settle     reserved -> settled     what was paid of it; the rest goes back to free
     void       reserved -> free        the round did not count
 
-Whom a round pays is in its rows: an order without `void`, a rent that was paid. Every entry binds
+Whom a round pays is in its rows: an order not `unpaid`, a rent that was paid. Every entry binds
 all rows of its round by one digest, those of the run itself as round 0, what people call its agents
 and edges too, with ids in the place of indices: the newest entry of a round holds. Left out are
 policies' snapshots, and sums.
@@ -73,7 +73,7 @@ _OF_RENT = f"""FROM entries n JOIN rounds a ON a.run_id = n.run_id AND a.round =
     JOIN edges e ON e.run_id = a.run_id AND e.idx = a.rented_edge WHERE {_OF_RUN}"""
 _END = "SELECT seq, n.run_id, n.round, CASE WHEN {0} THEN 'settle' ELSE 'void' END"
 _TO = "CASE WHEN {0} THEN {1} ELSE 'treasury' END"
-_PAID, _RENTED = "a.void = 0", "a.rent_paid_micro = a.rent_micro AND a.state = 'done'"
+_PAID, _RENTED = "a.unpaid = 0", "a.rent_paid_micro = a.rent_micro AND a.state = 'done'"
 _TRANSFERS = f"""
 {_MOVED}, 'grantor' AS source, 'treasury' AS target, NULL AS edge, NULL AS client,
     amount_micro, '' AS payee, at_ms, hash FROM entries n WHERE {_OF_RUN} AND kind = 'grant'

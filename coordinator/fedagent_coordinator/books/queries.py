@@ -39,7 +39,7 @@ ORDERS_OF = 500
 _RUN = """SELECT run_id, recipe_digest, coalesce(scaled, recipe) AS recipe, extended, seed,
     unlimited, origin, begun_ms, ended_ms, end_reason FROM runs"""
 _SUMS = "COALESCE(SUM(o.in_time), 0) AS in_time, COALESCE(SUM(o.used), 0) AS used"
-_PAID = "COALESCE(SUM((NOT o.void) * o.price_micro), 0)"
+_PAID = "COALESCE(SUM((NOT o.unpaid) * o.price_micro), 0)"
 
 
 class Decided(msgspec.Struct):
@@ -219,7 +219,7 @@ class Queries:
             self._db,
             OutcomeRow,
             "SELECT o.*, c.agent_id AS agent, e.edge_id, "
-            "(NOT o.void) * o.price_micro AS paid_micro FROM orders o "
+            "(NOT o.unpaid) * o.price_micro AS paid_micro FROM orders o "
             "JOIN clients c ON c.run_id = o.run_id AND c.idx = o.client "
             "JOIN edges e ON e.run_id = o.run_id AND e.idx = o.edge "
             f"WHERE o.run_id = ? {one}AND o.status IS NOT NULL ORDER BY o.round, o.place",

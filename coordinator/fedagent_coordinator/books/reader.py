@@ -259,13 +259,13 @@ class Reader(Queries):
             norm=np.array(columns["norm"], dtype=np.float64),
             samples=arrays["num_samples"],
             reason=columns["reason"],
-            valid=~arrays["void"],
+            valid=~arrays["unpaid"],
         )
         return Feedback(
             view=view,
             pairs=pairs,
             X=in_time,
-            ending=endings_of(*said, in_time, arrays["void"]),
+            ending=endings_of(*said, in_time, arrays["unpaid"]),
             evidence=believed,
             psi=row["psi"],
             rent_micro=row["rent_paid_micro"],

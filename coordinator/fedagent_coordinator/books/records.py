@@ -18,7 +18,7 @@ from fedagent_coordinator.policies.base import RoundView, Selection
 from .rows import Record, unpacked
 
 COLUMNS: dict[str, type[np.generic]] = {
-    **dict.fromkeys(("used", "void", "censored"), np.bool_),
+    **dict.fromkeys(("used", "unpaid", "censored"), np.bool_),
     **dict.fromkeys(("num_samples", "arrivals", "steps", "iterations"), np.int64),
     **dict.fromkeys(("tau_s", "dt_s", "lc_s", "ut_s", "train_s"), np.float64),
     **dict.fromkeys(("seconds_per_iteration", "loss", "loss_rms"), np.float64),

@@ -139,9 +139,9 @@ def settle(db: Database, run_id: str, result: Settle, ordered: Orders | None) ->
     columns |= {"weight": d.weight.tolist(), "norm": d.norm.tolist()}
     proofs = [
         structs.astuple(result.proofs[client])
-        if client in result.proofs and not void
+        if client in result.proofs and not unpaid
         else _UNSIGNED
-        for (_, client, *_), void in zip(orders, columns["void"], strict=True)
+        for (_, client, *_), unpaid in zip(orders, columns["unpaid"], strict=True)
     ]
     ended = zip(*(columns[name] for name in _ENDED), strict=True)
     rows = [(*a, *b, *c) for a, b, c in zip(orders, ended, proofs, strict=True)]
@@ -149,16 +149,16 @@ def settle(db: Database, run_id: str, result: Settle, ordered: Orders | None) ->
     db.checkpoint("settle.half")
     paid = 0
     counted = []
-    names = ("in_time", "used", "void", "status", "reason")
-    for (_, client, _, price), in_time, used, void, status, reason in zip(
+    names = ("in_time", "used", "unpaid", "status", "reason")
+    for (_, client, _, price), in_time, used, unpaid, status, reason in zip(
         orders, *(columns[name] for name in names), strict=True
     ):
-        micro = 0 if void else price
+        micro = 0 if unpaid else price
         paid += micro
         # What it declined has not left it.
         released = status != OutcomeStatus.DECLINED.value
         end = (micro, released, result.round, status, reason, run_id, client)
-        counted.append((in_time, used, not void, *end))
+        counted.append((in_time, used, not unpaid, *end))
     sql.executemany(_COUNTED, counted)
     _close_edges(sql, result, run_id)
     sql.execute(
@@ -193,7 +193,7 @@ def _check_ends(
             f"outcomes without a reservation for {sorted(others - ours)[:10]}"
         )
     rent = result.feedback.rent_micro
-    if rent not in {0, row["rent_micro"]} or (rent and result.feedback.void.all()):
+    if rent not in {0, row["rent_micro"]} or (rent and result.feedback.unpaid.all()):
         raise LedgerError(f"the rent is {rent}, which was not reserved or is for no work")
     return int(row["reserved_micro"])
 

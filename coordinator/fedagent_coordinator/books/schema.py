@@ -123,7 +123,7 @@ CREATE TABLE orders (
     reason TEXT,
     in_time INTEGER CHECK (in_time IN (0, 1)),
     used INTEGER CHECK (used IN (0, 1)),
-    void INTEGER CHECK (void IN (0, 1) AND NOT (void AND (in_time OR used))),
+    unpaid INTEGER CHECK (unpaid IN (0, 1) AND NOT (unpaid AND (in_time OR used))),
     censored INTEGER CHECK (censored IN (0, 1)),
     tau_s REAL, dt_s REAL, lc_s REAL, ut_s REAL,
     num_samples INTEGER, arrivals INTEGER,

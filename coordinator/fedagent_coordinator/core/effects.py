@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies.base import Feedback, RoundView, Selection
-from fedagent_node.effects import Input, Run, Write
+from fedagent_node.effects import Input, RunJob, Write
 from fedagent_protocol.messages import EdgeStatus, OutcomeStatus
 from fedagent_task.aggregation import MergeFacts
 from fedagent_task.moments import Moments
@@ -178,7 +178,7 @@ class Standardized(Input, frozen=True):
     fields: Mapping[str, object]
 
 
-class Merge(Run, frozen=True):
+class Merge(RunJob, frozen=True):
     """Average edge models, given by digest and weight, to a durable global one."""
 
     round: int
@@ -214,7 +214,7 @@ class Forget(Write, frozen=True):
     edges: tuple[str, ...]
 
 
-class EvaluateHeldOut(Run, frozen=True):
+class EvaluateHeldOut(RunJob, frozen=True):
     """Evaluate the global model on the held-out set."""
 
     round: int

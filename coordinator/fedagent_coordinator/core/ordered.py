@@ -180,7 +180,7 @@ class Ordered(Phase):
         if held is None:
             run.do(learn)
         self._note_work(settled)
-        run.pace(feedback.void, began=self._opened_at, now=now)
+        run.pace(feedback.unpaid, began=self._opened_at, now=now)
         run.client_backoff.settle(plan, settled, now)
         if settled.declined and not feedback.used.any():
             # Until a round begins with others.
@@ -193,7 +193,7 @@ class Ordered(Phase):
 
     def _note_work(self, settled: Settle) -> None:
         """Note whose signed work each edge has brought, and what its model is now."""
-        run, s, valid = self.run, self.run.settings, ~settled.feedback.void
+        run, s, valid = self.run, self.run.settings, ~settled.feedback.unpaid
         for part, found in zip(self._parts.values(), settled.edges, strict=True):
             if worked := part.of(valid):
                 run.do(NoteWork(part.edge, tuple(worked)))

@@ -147,13 +147,13 @@ def settle_round(
         failed[part.rows] = part.report is None or bool(part.report.failed)
     feedback = _feedback(view, pairs, rows, failed=failed, waited_s=waited_s)
     details = _details(rows, feedback)
-    ending = endings_of(details.status, details.reason, feedback.X, feedback.void)
+    ending = endings_of(details.status, details.reason, feedback.X, feedback.unpaid)
     believed = evidence(
         view.pair_edge[pairs].astype(np.int64),
         norm=details.norm,
         samples=feedback.num_samples,
         reason=details.reason,
-        valid=~feedback.void,
+        valid=~feedback.unpaid,
     )
     feedback = replace(feedback, ending=ending, evidence=believed)
     in_sums = details.weight[details.weight > 0]
@@ -252,7 +252,7 @@ def _feedback(
         pairs=pairs,
         X=valid & flags("in_time"),
         used=valid & flags("used") & ~failed,
-        void=~valid,
+        unpaid=~valid,
         censored=flags("censored"),
         tau_s=np.where(tau_ms == _UNTIMED, waited_s, tau_ms / 1000.0),
         dt_s=dt_s,
@@ -271,12 +271,12 @@ def _feedback(
 
 
 def endings_of(
-    status: Sequence[str], reason: Sequence[str], in_time: BoolArray, void: BoolArray
+    status: Sequence[str], reason: Sequence[str], in_time: BoolArray, unpaid: BoolArray
 ) -> npt.NDArray[np.int8]:
     """Return int8[S], how orders ended, from what the books keep of them."""
     words = [_ending(*said) for said in zip(status, reason, strict=True)]
     valid = np.where(in_time, Ending.IN_TIME, Ending.LATE)
-    return np.where(void, np.array(words, dtype=np.int8), valid).astype(np.int8)
+    return np.where(unpaid, np.array(words, dtype=np.int8), valid).astype(np.int8)
 
 
 @lru_cache(maxsize=256)
@@ -296,7 +296,7 @@ def _ending(status: str, reason: str) -> Ending:
 
 
 def _details(rows: Sequence[Outcome], feedback: Feedback) -> Details:
-    numbers, valid = partial(_column, rows, scalar=np.float64), ~feedback.void
+    numbers, valid = partial(_column, rows, scalar=np.float64), ~feedback.unpaid
     score_n, loss = np.where(valid, numbers("score_n"), 0.0), feedback.loss
     assert loss is not None
     samples, total, mean_loss = feedback.num_samples, float(score_n.sum()), math.nan
@@ -351,7 +351,7 @@ def _with_rent(feedback: Feedback, placement: Placement, parts: Sequence[EdgePar
     part = next((part for part in parts if part.index == placement.edge), None)
     if part is None or part.report is None or part.report.failed == BAD_CLAIM:
         return feedback
-    if feedback.void[part.rows].all():
+    if feedback.unpaid[part.rows].all():
         return feedback
     moved = feedback.dt_s[part.rows] + feedback.ut_s[part.rows]
     shown = moved[np.isfinite(moved)]
@@ -364,7 +364,7 @@ def _with_rent(feedback: Feedback, placement: Placement, parts: Sequence[EdgePar
 
 def _edge_result(part: EdgePart, feedback: Feedback, *, most: float, heaviest: float) -> EdgeResult:
     here = np.asarray(part.rows, dtype=np.int64)
-    paid = feedback.pairs[here[~feedback.void[here]]]
+    paid = feedback.pairs[here[~feedback.unpaid[here]]]
     report = part.report or RoundReport(epoch="", outcomes=(), failed=SILENT)
     weight, steps = (
         said if math.isfinite(said) and not report.failed else 0.0

@@ -198,7 +198,7 @@ class ClientBackoff:
 
     def settle(self, plan: Reserve, settled: Settle, now: float) -> None:
         """Take in how a round ended."""
-        valid, details = ~settled.feedback.void, settled.details
+        valid, details = ~settled.feedback.unpaid, settled.details
         if valid.all() and not self._by_client:
             return
         boots = (plan.context_seq >> STARTS_BITS).tolist()

@@ -206,13 +206,13 @@ class Run:
         self.evaluating += 1
         self._last.append(fx.EvaluateHeldOut(round_, digest, self.models.size))
 
-    def pace(self, void: BoolArray, *, began: float, now: float) -> None:
-        """Note when the next round may open; `void` is bool[S], who brought no valid update."""
-        if not len(void):
+    def pace(self, unpaid: BoolArray, *, began: float, now: float) -> None:
+        """Note when the next round may open; `unpaid` is bool[S], who brought no valid update."""
+        if not len(unpaid):
             self.opens_at = now + NOBODY_ORDERED_S
             return
         longest = longer(self._empty_s, EMPTY_ROUND_S, MAX_EMPTY_ROUND_S)
-        self._empty_s = longest if void.all() else 0.0
+        self._empty_s = longest if unpaid.all() else 0.0
         self.opens_at = began + self._empty_s
 
     def shown(self, view: RoundView, seq: IntArray) -> RoundView:

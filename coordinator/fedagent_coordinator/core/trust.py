@@ -73,7 +73,7 @@ class ClaimGaps(ArrayState):
 
     def learn(self, feedback: Feedback) -> None:
         """Compare the valid updates of a round."""
-        valid = ~feedback.void & ~feedback.censored
+        valid = ~feedback.unpaid & ~feedback.censored
         view, rows, tau = feedback.view, feedback.pairs[valid], feedback.tau_s[valid]
         self.grow(clients=len(view.client_price))
         if not view.model_bytes or not len(tau):

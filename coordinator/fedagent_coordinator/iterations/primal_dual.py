@@ -178,7 +178,7 @@ def observed_training(
     f, view = feedback, feedback.view
     rows = len(f.pairs)
     each_s = f.seconds_per_iteration
-    known = ~f.void & np.isfinite(each_s) & (each_s > 0)
+    known = ~f.unpaid & np.isfinite(each_s) & (each_s > 0)
     h_s = np.clip(np.minimum(each_s, MAX_H_S) * steps, MIN_H_S, MAX_H_S)
     h_s = np.where(known, h_s, np.nan)
     limit_s = np.full(rows, default_limit_s if default_limit_s > 0 else math.inf)

@@ -280,7 +280,7 @@ class Feedback:
     lc_s: FloatArray
     ut_s: FloatArray
     censored: BoolArray  # bool[S], no valid update was reported
-    void: BoolArray  # bool[S], not paid: no valid update, or a silent edge. X is False
+    unpaid: BoolArray  # bool[S], not paid: no valid update, or a silent edge. X is False
     arrivals: IntArray  # int64[S], samples that came in on the stream during the round
     num_samples: IntArray  # int64[S], samples the update was trained on
     seconds_per_iteration: FloatArray  # float64[S]; NaN if unknown
@@ -301,7 +301,7 @@ class Feedback:
         check_columns(self, np.int64, s, "steps", "iterations", optional=True)
         check_columns(self, np.float64, s, "train_s", "loss", "loss_rms", "evidence", optional=True)
         check_columns(self, np.int8, s, "ending", optional=True)
-        check_columns(self, np.bool_, s, "X", "used", "censored", "void")
+        check_columns(self, np.bool_, s, "X", "used", "censored", "unpaid")
         check_columns(self, np.int64, s, "pairs", "arrivals", "num_samples")
         times = "tau_s", "dt_s", "lc_s", "ut_s", "seconds_per_iteration"
         check_columns(self, np.float64, s, *times)
@@ -310,8 +310,8 @@ class Feedback:
         _within("pairs", self.pairs, len(self.view.pair_client) - 1)
         if len(set(self.pairs.tolist())) != len(self.pairs):
             raise InvalidViewError("pairs", "names a pair twice")
-        if (self.X & self.void).any():
-            raise InvalidViewError("void", "is set for an update in time")
+        if (self.X & self.unpaid).any():
+            raise InvalidViewError("unpaid", "is set for an update in time")
         if not np.isfinite(self.tau_s).all():
             raise InvalidViewError("tau_s", "is not finite")
         if self.ending is not None and ((self.ending == Ending.IN_TIME) != self.X).any():
@@ -323,7 +323,7 @@ class Feedback:
         if self.ending is not None:
             return self.ending
         missed = np.where(self.censored, Ending.MISSED, Ending.REJECTED)
-        late = np.where(self.void, missed, Ending.LATE)
+        late = np.where(self.unpaid, missed, Ending.LATE)
         return np.where(self.X, Ending.IN_TIME, late).astype(np.int8)
 
 

@@ -132,7 +132,7 @@ class OortPolicy(ArrayState):
         clients = feedback.view.pair_client[feedback.pairs][told].astype(np.int64)
         if not len(clients):
             return
-        utility, valid = statistical_utility(feedback)[told], ~feedback.void[told]
+        utility, valid = statistical_utility(feedback)[told], ~feedback.unpaid[told]
         known = valid & np.isfinite(utility)
         mean = float(utility[known].mean()) if known.any() else math.nan
         usual = self._utility[clients] if math.isnan(mean) else np.full(len(clients), mean)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from fedagent_edge.config import EdgeConfig
-from fedagent_node.effects import Input, Run, Write
+from fedagent_node.effects import Input, RunJob, Write
 from fedagent_protocol.messages import (
     EdgeHello,
     LedgerHead,
@@ -204,7 +204,7 @@ class DiskTried(Input, frozen=True):
     refused: str = ""
 
 
-class Admit(Run, frozen=True):
+class Admit(RunJob, frozen=True):
     """Verify a complete update and make it durable if it is valid: `Admitted`, or `DiskFailed`.
 
     Results keep the order of asking.
@@ -227,7 +227,7 @@ class Admitted(Input, frozen=True):
     verdict: Verdict
 
 
-class Commit(Run, frozen=True):
+class Commit(RunJob, frozen=True):
     """Make the new edge model of the sum, times `scale`: `Committed`, or `ContentLost`.
 
     `terms` are the places of the updates in it, in the order in which they came.

@@ -42,7 +42,7 @@ class Masking:
     """One round's keys, shares and answers.
 
     Attributes:
-        void: Why there can be no sum: too few took part.
+        given_up: Why there can be no sum: too few took part.
         seeds: What takes the masks off the sum, once enough have answered.
     """
 
@@ -54,7 +54,7 @@ class Masking:
         began_at: float,
         ended: Callable[[], set[str]],
     ) -> None:
-        self.void = ""
+        self.given_up = ""
         self.seeds: tuple[Seed, ...] | None = None
         memory = state.memory
         barred = frozenset(memory.mask_liars)
@@ -170,4 +170,4 @@ class Masking:
             self._end(str(error))
 
     def _end(self, why: str) -> None:
-        self._phase, self.void = _Phase.OVER, f"secure aggregation: {why}"[:200]
+        self._phase, self.given_up = _Phase.OVER, f"secure aggregation: {why}"[:200]

@@ -197,7 +197,7 @@ class Round:
     placed: list[Client] = field(default_factory=list)
     """Those whose updates are in the sum, in the order in which they came."""
     masking: Masking | None = None
-    void: str = ""  # why it is given up, once all that is complete is checked
+    given_up: str = ""  # why it is given up, once all that is complete is checked
     closed_s: float = 0.0
     outcomes: tuple[Outcome, ...] = ()  # how each agent ended, once it is closed
     rule: RoundRule = field(init=False)
@@ -251,7 +251,7 @@ class Round:
     @property
     def hopeless(self) -> str:
         """Why it can come to nothing, whatever still arrives."""
-        return self.void or (self.masking.void if self.masking is not None else "")
+        return self.given_up or (self.masking.given_up if self.masking is not None else "")
 
     def after(self, now: float) -> float:
         """Return the seconds since the order."""

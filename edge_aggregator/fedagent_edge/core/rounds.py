@@ -57,7 +57,7 @@ class Rounds:
             for one in reopened.ended:
                 rnd.restore(*one)
             if rnd.masking is not None:
-                rnd.void = "secure aggregation: the edge was restarted in the round"
+                rnd.given_up = "secure aggregation: the edge was restarted in the round"
 
     def _make(self, order: RoundOrder, began_at: float) -> Round:
         memory = self.state.memory
@@ -247,13 +247,16 @@ class Rounds:
         if rnd is None or rnd.base != digest:
             return [Warn("", f"the edge lost its model and fetches it again: {detail}")]
         self.fail("the edge's model is lost")
-        said = Warn("", f"round {rnd.number} failed: {rnd.void}: {detail}")
-        return [said, *(self._report(rnd, rnd.void, now) if rnd.phase is Phase.COMMITTING else ())]
+        said = Warn("", f"round {rnd.number} failed: {rnd.given_up}: {detail}")
+        return [
+            said,
+            *(self._report(rnd, rnd.given_up, now) if rnd.phase is Phase.COMMITTING else ()),
+        ]
 
     def fail(self, reason: str) -> None:
         """Give the round up; it is closed when all that is complete is checked."""
         if self.live is not None:
-            self.live.void = self.live.void or reason
+            self.live.given_up = self.live.given_up or reason
 
     # -------------------------------------------------------------- the close
 

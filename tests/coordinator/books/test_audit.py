@@ -70,7 +70,7 @@ CHANGED = "its rows have changed"
         ("UPDATE clients SET agent_id = 'somebody' WHERE idx = 0", f"round 1: {CHANGED}"),
         ("UPDATE edges SET edge_id = 'elsewhere' WHERE idx = 1", f"round 1: {CHANGED}"),
         ("UPDATE clients SET label = 'kitchen' WHERE idx = 1", CHANGED),
-        ("UPDATE orders SET void = 1, in_time = 0, used = 0", f"round 1: {CHANGED}"),
+        ("UPDATE orders SET unpaid = 1, in_time = 0, used = 0", f"round 1: {CHANGED}"),
         ("UPDATE rounds SET view = x'00' WHERE round = 1", "round 1: what was decided has changed"),
         ("UPDATE rounds SET controls = x''", "round 5: what was decided has changed"),
         (

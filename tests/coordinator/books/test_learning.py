@@ -152,7 +152,7 @@ def test_a_feedback_is_rebuilt_bit_for_bit(tmp_path: Path, *, bare: bool) -> Non
                 feedback = replace(feedback, psi=None)
             else:
                 count = np.arange(len(feedback.pairs), dtype=np.int64)
-                seconds = np.where(feedback.void, np.nan, feedback.tau_s)
+                seconds = np.where(feedback.unpaid, np.nan, feedback.tau_s)
                 feedback = replace(feedback, steps=count, iterations=count + 1, train_s=seconds)
             seq = np.zeros(len(selection.pairs), dtype=np.int64)
             plan = Reserve(round=t, view=view, selection=selection, context_seq=seq)
@@ -160,7 +160,7 @@ def test_a_feedback_is_rebuilt_bit_for_bit(tmp_path: Path, *, bare: bool) -> Non
             result = small_result(plan, set())
             status = tuple(rng.choice(list(OutcomeStatus), len(feedback.pairs)).tolist())
             reason = tuple(rng.choice(["", SILENT, UNANSWERED, LEFT], len(feedback.pairs)).tolist())
-            ending = endings_of(status, reason, feedback.X, feedback.void)
+            ending = endings_of(status, reason, feedback.X, feedback.unpaid)
             loss = rng.choice([0.25, 1.5, np.nan], len(feedback.pairs))
             rms = rng.choice([0.1 + 0.2, np.nan], len(feedback.pairs))
             believed = evidence(
@@ -168,7 +168,7 @@ def test_a_feedback_is_rebuilt_bit_for_bit(tmp_path: Path, *, bare: bool) -> Non
                 norm=result.details.norm,
                 samples=feedback.num_samples,
                 reason=reason,
-                valid=~feedback.void,
+                valid=~feedback.unpaid,
             )
             feedback = replace(feedback, ending=ending, loss=loss, loss_rms=rms, evidence=believed)
             details = replace(result.details, status=status, reason=reason)

@@ -5,18 +5,23 @@ from functools import partial
 import msgspec
 import numpy as np
 import pytest
+from msgspec import structs
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.decision import Learning
-from fedagent_coordinator.core.edges import ASKS
+from fedagent_coordinator.core.edges import ASKS, MAX_CLIENTS, MAX_SESSIONS, EdgeTable
 from fedagent_coordinator.core.readiness import NeedsUnmetError
-from fedagent_coordinator.policies.base import Bound, RoundView, Selection
+from fedagent_coordinator.policies.base import MAX_MICRO, Bound, RoundView, Selection
 from fedagent_coordinator.policies.state import StatelessPolicy
+from fedagent_coordinator.site.word import SiteWord
 from fedagent_node.effects import LinkDown, LinkUp, Revoked
 from fedagent_protocol import messages as m
-from fedagent_protocol.signed import Assigning, Calling, Vouching
-from tests.fakes.engine_field import MANIFEST, Field, settings, toy_edges
+from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, encode
+from fedagent_protocol.errors import MalformedError
+from fedagent_protocol.signed import Assigning, Calling
+from tests.fakes.engine_field import MANIFEST, Field, MemoryIndices, settings, toy_edges
 from tests.fakes.toy_edge import ToyAgent, ToyEdge, declined
+from tests.fakes.voices import identity
 
 WHY = "schema: csv: there is no such file; check the path"
 
@@ -48,7 +53,7 @@ def test_a_policy_that_nobody_can_serve_is_refused() -> None:
     field = Field(toy_edges(), learning=Learning(Nobody(frozenset({"horoscope"}))))
     with pytest.raises(NeedsUnmetError, match="horoscope") as caught:
         field.run()
-    assert caught.value.reported == ("compute",)
+    assert caught.value.reported == ("compute", "download_bps")
     assert not field.reserved
 
 
@@ -104,7 +109,7 @@ def test_an_outage_of_the_own_broker_is_not_counted_against_the_edges(whose: str
     field.at_reserve = lambda: field.kernel.after(0.0005, fail)
     field.run()
     assert set(field.settled) == {1}
-    paid = (~field.settled[1].feedback.void).all()
+    paid = (~field.settled[1].feedback.unpaid).all()
     assert bool(paid) is (whose == "the coordinator's")
 
 
@@ -255,25 +260,13 @@ def test_rounds_that_bring_nothing_valid_slow_down_whatever_the_reason(
 # --------------------------------------------------------- what is signed, and who is out
 
 
-class Word(Vouching):
-    """Vouches with a count, so that each word is another one."""
-
-    words = 0
-
-    def task(self, run: str, task: str) -> m.TaskClaim | None:
-        self.words += 1
-        return m.TaskClaim(certificate=b"der", until_s=self.words, signature=bytes(64))
-
-    def sign(self, made: Assigning | Calling) -> bytes:
-        return repr(made).encode().ljust(64)[-64:]
-
-
 def test_orders_calls_and_the_task_are_signed_and_a_word_that_is_renewed_reaches_every_edge() -> (
     None
 ):
     given = settings(count=2, wait_edges=2, wait_agents=6, opinions=m.OpinionMode.REPORT)
     field = Field(toy_edges(2), given)
-    word = field.engine.run.vouching = Word()
+    boss, now = identity("coordinator"), field.kernel
+    word = field.engine.run.vouching = SiteWord(boss, "home", lambda: b"der", lambda: now.now)
     field.run()
     run, task = given.run, given.task
     for edge, order in field.orders():
@@ -284,67 +277,104 @@ def test_orders_calls_and_the_task_are_signed_and_a_word_that_is_renewed_reaches
     for call in calls:
         made = Calling(run, call.round, task, call.model, call.mode, call.slot)
         assert call.signed == word.sign(made)
-    before, words = len(field.sent), word.words
+    field.kernel.now += 1000.0
+    before, wanted = len(field.sent), word.task(run, task)
     field.take(fx.WordRenewed())
     after = [(one.to, one.message) for one in field.sent[before:]]
     assert {edge for edge, _ in after} == {"edge-0", "edge-1"}
     for _, welcome in after:
         assert isinstance(welcome, m.EdgeWelcome)
-        assert welcome.claim is not None
-        assert welcome.claim.until_s > words
+        assert welcome.claim == wanted
 
 
-OURS = 5
+OURS, OLDER, NEWER = 5, 4, 14
+GIVEN, ASKED = "Revocations", "RevocationsNeed"
 
 
-def begun() -> Field:
-    """Return a field of two edges whose coordinator goes by a list of the revoked."""
-    field = Field(toy_edges(2), settings(count=1, wait_edges=2, wait_agents=6))
-    field.take(Revoked(OURS, frozenset(), b"ours"))
-    return field
+def has(number: int) -> m.EdgeStatus:
+    return m.EdgeStatus(epoch="0" * 32, crl=number)
 
 
-def lists_after(field: Field, said: m.EdgeToCoordinator | Revoked) -> list[str]:
-    """Return what is sent of lists after the first edge has said something."""
-    before = len(field.sent)
-    if isinstance(said, Revoked):
-        field.take(said)
-    else:
-        field.hear("edge-0", said)
-    wanted = (m.Revocations, m.RevocationsNeed)
-    sent = [one.message for one in field.sent[before:] if isinstance(one.message, wanted)]
-    return [type(message).__name__ for message in sent]
+def shown(number: int) -> m.Revocations:
+    return m.Revocations(number=number, crl=b"theirs")
 
 
-def status(crl: int) -> m.EdgeStatus:
-    return m.EdgeStatus(epoch="0" * 32, crl=crl)
-
-
-def test_an_edge_without_a_list_gets_ours_and_one_that_has_not_said_so_is_not_told_yet() -> None:
-    field = begun()
-    field.hear("edge-0", field.edges[0].hello())
-    assert lists_after(field, Revoked(OURS, frozenset(), b"ours")) == []
-    assert lists_after(field, status(0)) == ["Revocations"]
-    assert lists_after(field, status(OURS)) == []
-    assert field.hear("edge-0", m.Revocations(number=6, crl=b"theirs")) == []
-    assert lists_after(field, Revoked(OURS + 1, frozenset(), b"newer")) == ["Revocations"]
-
-
-@pytest.mark.parametrize("number", [OURS - 1, OURS + 9])
-def test_a_list_older_or_newer_than_ours_is_asked_for_before_the_edge_gets_another(
-    number: int,
+@pytest.mark.parametrize(
+    ("said", "answers"),
+    [
+        ((has(0), has(OURS)), (GIVEN, "")),
+        ((shown(OLDER), has(OLDER), shown(OLDER), has(OLDER)), ("", ASKED, GIVEN, GIVEN)),
+        ((has(NEWER), shown(NEWER), has(NEWER)), (ASKED, "", "")),
+        ((has(OLDER),) * (ASKS + 1), (ASKED,) * ASKS + (GIVEN,)),
+    ],
+    ids=["it has none", "an older one", "a newer one", "it never shows its own"],
+)
+def test_an_edge_shows_its_list_of_the_revoked_before_it_gets_ours(
+    said: tuple[m.EdgeStatus | m.Revocations, ...], answers: tuple[str, ...]
 ) -> None:
-    field, theirs = begun(), m.Revocations(number=number, crl=b"theirs")
-    assert lists_after(field, status(number)) == ["RevocationsNeed"]
-    assert lists_after(field, Revoked(OURS, frozenset(), b"ours")) == []
-    assert lists_after(field, theirs) == (["Revocations"] if number < OURS else [])
-    assert fx.LearnRevocations("edge-0", b"theirs") in field.written
-    newer = Revoked(OURS + 10, frozenset({"a"}), b"both")
-    assert lists_after(field, newer) == ["Revocations"]
-    assert lists_after(field, status(number)) == ["Revocations"]
+    """A coordinator from a backup does not know who was revoked since."""
+    field = Field(toy_edges(2), settings(count=1, wait_edges=2, wait_agents=6))
+    field.hear("edge-0", field.edges[0].hello())
+    field.take(Revoked(OURS, frozenset(), b"ours"))
+    for message, answer in zip(said, answers, strict=True):
+        sent = [type(one).__name__ for one in field.hear("edge-0", message)]
+        assert [name for name in sent if name in (GIVEN, ASKED)] == [answer] * bool(answer)
+    learnt = {one.crl for one in field.written if isinstance(one, fx.LearnRevocations)}
+    assert learnt == ({b"theirs"} if shown(OLDER) in said or shown(NEWER) in said else set())
+    before = len(field.sent)
+    field.take(Revoked(NEWER + 1, frozenset({"a"}), b"both"))
+    assert [type(one.message).__name__ for one in field.sent[before:]] == [GIVEN]
 
 
-def test_an_edge_that_shows_nothing_gets_ours_in_the_end() -> None:
-    field = begun()
-    said = [lists_after(field, status(OURS - 1)) for _ in range(ASKS + 1)]
-    assert said == [["RevocationsNeed"]] * ASKS + [["Revocations"]]
+def test_who_is_observed_keeps_its_index_at_any_edge_and_strangers_get_none() -> None:
+    indices = MemoryIndices()
+    table, members = EdgeTable(indices), frozenset("abd")
+    for edge, epoch, ids, wanted in (
+        ("one", "1", "abc", [0, 1, -1]),
+        ("two", "1", "cdb", [-1, 2, 1]),
+        ("one", "2", "ba", [1, 0]),
+    ):
+        session, _ = table.hear(edge, epoch, 0.0, "")
+        assert session.learn_ids(0, tuple(ids))
+        rows = np.arange(len(ids), dtype=np.int32)
+        assert session.clients(rows, indices, members).tolist() == wanted
+    assert session.clients(rows, indices, members - {"a"}).tolist() == [1, -1], "it was revoked"
+    assert indices.client_of == {"a": 0, "b": 1, "d": 2}
+
+
+def test_an_order_to_all_who_are_observed_at_an_edge_can_be_sent() -> None:
+    indices = MemoryIndices()
+    edge, _ = EdgeTable(indices).hear("edge-1", "2", 0.0, "")
+    ids = [f"{number:032x}" for number in range(2 * MAX_CLIENTS)]
+    assert edge.learn_ids(0, tuple(ids))
+    client = edge.clients(np.arange(len(ids), dtype=np.int32), indices, None)
+    largest = 2**53 - 1
+    work = m.Assignment(
+        agent=ids[0],
+        iterations=largest,
+        price=MAX_MICRO,
+        context_seq=largest,
+        releases=largest,
+        assigned=bytes(64),
+    )
+    order = m.RoundOrder(
+        run="a" * 32,
+        round=largest,
+        task="b" * 64,
+        assignments=tuple(
+            structs.replace(work, agent=ids[row]) for row in np.flatnonzero(client >= 0)
+        ),
+        deadline_ms=1000,
+        max_wait_ms=1000,
+    )
+    assert len(order.assignments) == MAX_CLIENTS
+    assert len(encode(order)) < MAX_PAYLOAD_BYTES
+
+
+def test_a_name_alone_gets_no_index_and_too_many_names_are_refused() -> None:
+    table = EdgeTable(MemoryIndices())
+    edge, _ = table.hear("edge-0", "e", 0.0, "")
+    assert edge.learn_ids(0, tuple(f"{i}" for i in range(MAX_SESSIONS)))
+    assert table.indices.sizes() == (0, 1)
+    with pytest.raises(MalformedError, match="more sessions"):
+        edge.learn_ids(MAX_SESSIONS, ("one more",))

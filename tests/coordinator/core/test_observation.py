@@ -173,15 +173,3 @@ def test_the_view_is_what_a_slow_dictionary_says(
             assert np.array_equal(row_values, wanted, equal_nan=True)
         left = {"stale": stale, "no_feature": incomplete, "unsigned": len(out)}
         assert found.left_out == {why: count for why, count in left.items() if count}
-
-
-def test_a_lying_edge_neither_mutes_nor_reprices_who_is_heard_elsewhere() -> None:
-    signed, honest = SignedTerms(), Said([Row(0, 5, 2, available=True)])
-    for kind in ("none", "forged"):
-        lie = Said([Row(0, 2**62, 9, signed=kind)])
-        found = merged([honest, lie], frozenset(), signed)
-        assert found.view.client_price.tolist() == [2, 0, 0, 0]
-        assert found.view.client_available.tolist() == [True, False, False, False]
-        assert dict(signed.unsigned) == {EDGES[1]: 1}
-    alone = merged([Said([]), Said([Row(0, 2**62, 9, signed="none")])], frozenset(), signed)
-    assert len(alone.view.pair_client) == 0

@@ -51,7 +51,7 @@ def test_what_a_failed_edge_used_is_in_no_model_and_is_paid() -> None:
     found, failed = _ended(used)[0], _ended(used, failed="1 of 2 updates")[0]
     assert found.feedback.used.tolist() == [True, False]
     assert failed.feedback.used.tolist() == [False, False]
-    assert failed.feedback.void.tolist() == found.feedback.void.tolist() == [False, True]
+    assert failed.feedback.unpaid.tolist() == found.feedback.unpaid.tolist() == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -1,45 +1,26 @@
 """`by-progress`: what raises a device's iterations, what does not, and what is kept."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator import iterations
-from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.iterations.by_progress import ByProgressControl
 from fedagent_coordinator.policies.base import Feedback, Purpose, round_rng
-from fedagent_protocol.errors import ParameterError
-from tests.fakes.rounds import column_view, ended
+from tests.fakes.rounds import trained
 
 DEVICES = 4
 ALL = np.arange(DEVICES)
 
 
 def feedback(
-    loss: float | list[float] = 0.5,
-    *,
-    seconds: list[float] | None = None,
-    arrivals: list[int] | None = None,
-    answered: list[bool] | None = None,
-    limits: list[float] | None = None,
-    samples: list[int] | None = None,
+    loss: npt.ArrayLike = 0.5, *, seconds: npt.ArrayLike = (0.1,) * DEVICES, **said: Any
 ) -> Feedback:
     """A round of all devices; by default alike."""
-    answer = answered or [True] * DEVICES
-    view = column_view(clients=DEVICES, load_limit_s=limits or [np.nan] * DEVICES)
-    came = np.array(arrivals or [20] * DEVICES, dtype=np.int64)
-    h = np.array(seconds or [0.1] * DEVICES)
-    return replace(
-        ended(view, range(DEVICES), x=answer),
-        arrivals=np.where(answer, came, 0),
-        num_samples=came if samples is None else np.array(samples),
-        seconds_per_iteration=np.where(answer, h, np.nan),
-        loss=np.where(answer, np.broadcast_to(loss, DEVICES), np.nan).astype(np.float64),
-    )
+    return trained(seconds, loss=loss, **said)
 
 
 def flat(rounds: int = 80) -> ByProgressControl:
@@ -151,12 +132,3 @@ def test_no_device_decides_for_the_others(claim: dict[str, Any], alone: bool) ->
         share = liar.rho(ALL[1:]) / honest.rho(ALL[1:])
         assert 0.3 < share.min() <= share.max() < 3
     assert liar.rho(ALL[1:]).min() > 8, "the rise is seen"
-
-
-def test_what_is_out_of_range_is_refused() -> None:
-    for wrong in ({"fast": 31.0}, {"base": 0.0}, {"alpha": 1.5}, {"most": 0}, {"noise": -1.0}):
-        with pytest.raises(ParameterError):
-            iterations.create("by-progress", wrong)
-    control = flat(3)
-    with pytest.raises(StateError):
-        control.restore({**control.state(), "means": np.array([0.0, 1.0, 1.0, 3.0, 1.0])})

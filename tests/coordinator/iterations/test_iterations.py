@@ -1,7 +1,6 @@
-"""Iteration control: the minimiser, the multipliers, the rounding, and what is kept."""
+"""Iteration control: the multipliers, the rounding, and the simple ones."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,84 +9,16 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator import iterations
 from fedagent_coordinator.core.effects import Controls
-from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.iterations.primal_dual import (
     PrimalDualControl,
-    minimiser,
     rounded,
 )
-from fedagent_coordinator.policies.base import Feedback, Purpose, round_rng
+from fedagent_coordinator.policies.base import Purpose, round_rng
 from fedagent_coordinator.run_settings import decision_policies
-from fedagent_protocol.errors import UnknownNameError
 from fedagent_task.recipe.text import parse_recipe
-from tests.fakes.rounds import column_view, ended
+from tests.fakes.rounds import trained
 
 ONE = np.arange(1)
-
-
-def feedback(
-    seconds: list[float],
-    *,
-    steps: int = 1,
-    arrivals: int = 10,
-    answered: list[bool] | None = None,
-    limits: list[float] | None = None,
-) -> Feedback:
-    """One pair per device at edge 0, all ordered; NaN limits are not reported."""
-    n = len(seconds)
-    view = column_view(clients=n, load_limit_s=limits or [np.nan] * n)
-    answer = [True] * n if answered is None else answered
-    return replace(
-        ended(view, range(n), x=answer),
-        arrivals=np.where(answer, arrivals, 0),
-        num_samples=np.full(n, 10),
-        seconds_per_iteration=np.where(answer, np.array(seconds), np.nan),
-        steps=np.where(answer, steps, 0),
-    )
-
-
-# ------------------------------------------------------------------- the minimiser
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    slope=st.floats(0, 1e3),
-    weight=st.floats(0, 1e3),
-    alpha=st.floats(0.05, 1.0),
-    gamma=st.floats(1e-3, 1e4),
-    least=st.floats(0.5, 20),
-    width=st.floats(0, 60),
-    where=st.floats(0, 1),
-)
-def test_no_point_of_a_fine_grid_is_better(
-    slope: float,
-    weight: float,
-    alpha: float,
-    gamma: float,
-    least: float,
-    width: float,
-    where: float,
-) -> None:
-    most, centre = least + width, least + where * width
-    best = minimiser(
-        slope=slope,
-        weight=weight,
-        alpha=alpha,
-        centre=centre,
-        gamma=gamma,
-        least=least,
-        most=most,
-    )
-
-    def value(rho: float) -> float:
-        return slope * rho + weight * math.pow(rho, -alpha) + (rho - centre) ** 2 / (2 * gamma)
-
-    assert least <= best <= most
-    grid = np.linspace(least, most, 2001)
-    assert value(best) <= min(map(value, grid)) + 1e-9 * (1 + abs(value(best)))
-
-
-# --------------------------------------------------------------------- the rounding
 
 
 @pytest.mark.parametrize("rho", [1.0, 1.25, 5.5, 29.9])
@@ -98,23 +29,15 @@ def test_rounding_is_right_on_average(rho: float) -> None:
     assert abs(np.mean(drawn) - rho) <= 4 * spread
 
 
-# ------------------------------------------------------------------ the multipliers
-
-
-@pytest.mark.parametrize(
-    ("limit_s", "arrivals", "normalise"),
-    [(1.0, 8, False), (2.0, 40, True)],
-    ids=["as printed", "in units of the problem"],
-)
-def test_one_round_by_hand(limit_s: float, arrivals: int, *, normalise: bool) -> None:
-    slow, fast = 0.3 * limit_s, 0.1 * limit_s
-    control = PrimalDualControl(start=5, load_limit_s=limit_s, normalise=normalise)
-    control.learn(feedback([slow, fast], arrivals=arrivals), horizon=8)
+def test_one_round_by_hand_in_units_of_the_problem() -> None:
+    """As printed it is in `tests/checks/test_transcriptions.py`."""
+    limit_s, slow, fast, arrivals = 2.0, 0.6, 0.2, 40
+    control = PrimalDualControl(start=5, load_limit_s=limit_s)
+    control.learn(trained([slow, fast], arrivals=arrivals), horizon=8)
     gamma = 8 ** (-1 / 3)
     omega = 0.001 * (2 * arrivals) ** 0.75
     # Of a second of load: per limit, and per root of devices; of a second; of rho.
-    load_unit = 1 / (limit_s * math.sqrt(2)) if normalise else 1.0
-    cost_unit, width = (1 / (2 * limit_s), 29) if normalise else (1.0, 1)
+    load_unit, cost_unit, width = 1 / (limit_s * math.sqrt(2)), 1 / (2 * limit_s), 29
     load = gamma * load_unit * (5 * slow - limit_s)  # the other device is below its limit
     quality = gamma * (omega * 5**-0.75 / 0.005 - 0.3)
     state = control.state()
@@ -145,7 +68,7 @@ def test_multipliers_and_iterations_stay_in_range(
 ) -> None:
     control = PrimalDualControl(least=2, most=17, load_limit_s=limit, normalise=normalise)
     for t, (seconds, arrivals, steps, second) in enumerate(rounds, start=1):
-        given_ = feedback([seconds, 0.01], steps=steps, arrivals=arrivals, answered=[True, second])
+        given_ = trained([seconds, 0.01], steps=steps, arrivals=arrivals, answered=[True, second])
         control.learn(given_, horizon=50, steps=steps)
         notes = control.notes()
         assert notes["lambda_load"] >= 0
@@ -160,17 +83,17 @@ def test_the_load_limit_holds_in_the_long_run(normalise: bool) -> None:
     spent = []
     for _ in range(400):
         spent.append(0.1 * control.rho)
-        control.learn(feedback([0.1, 0.1], arrivals=4), horizon=400)
+        control.learn(trained([0.1, 0.1], arrivals=4), horizon=400)
     assert np.mean(spent[200:]) <= 1.05
 
 
 def test_a_silent_device_keeps_what_it_showed_last() -> None:
     control = PrimalDualControl(load_limit_s=1.0)
-    control.learn(feedback([0.1, 0.4]), horizon=9)
-    control.learn(feedback([0.2, 0.9], answered=[True, False]), horizon=9)
+    control.learn(trained([0.1, 0.4]), horizon=9)
+    control.learn(trained([0.2, 0.9], answered=[True, False]), horizon=9)
     assert control.state()["h"] == pytest.approx([0.2, 0.4])
     before = control.state()
-    control.learn(feedback([0.2, 0.9], answered=[False, False]), horizon=9)
+    control.learn(trained([0.2, 0.9], answered=[False, False]), horizon=9)
     after = control.state()
     assert after["numbers"][:2] == pytest.approx(before["numbers"][:2])
     assert after["numbers"][2] == 3
@@ -195,11 +118,8 @@ def test_the_control_of_a_run_is_told_the_steps_of_its_task() -> None:
     """
     told = ("learner.steps=7", "iterations.name=primal-dual")
     policies = decision_policies(parse_recipe(text, told))
-    policies.learn(feedback([0.1], steps=2), Controls(horizon=9.0))
+    policies.learn(trained([0.1], steps=2), Controls(horizon=9.0))
     assert policies.state()["iterations/h"] == pytest.approx([0.7])
-
-
-# ------------------------------------------------------------------- keep, and refuse
 
 
 def test_the_simple_controls() -> None:
@@ -209,16 +129,6 @@ def test_the_simple_controls() -> None:
     assert iterations.create("strsaga-default", default=7).choose(ONE, rng).tolist() == [0]
     fixed = iterations.create("fixed", {"iterations": 20, "load_limit_s": 1.5})
     assert (fixed.choose(ONE, rng).tolist(), fixed.load_limit_s) == ([20], 1.5)
-    fixed.learn(feedback([0.1]), horizon=3)
+    fixed.learn(trained([0.1]), horizon=3)
     fixed.restore(fixed.state())
     assert fixed.choose(ONE, rng).tolist() == [20]
-
-
-def test_what_is_not_ours_is_refused() -> None:
-    with pytest.raises(UnknownNameError):
-        iterations.create("best")
-    with pytest.raises(StateError):
-        PrimalDualControl().restore({})
-    bad = dict(PrimalDualControl().state(), numbers=np.array([99.0, 0.0, 0.0]))
-    with pytest.raises(StateError):
-        PrimalDualControl().restore(bad)

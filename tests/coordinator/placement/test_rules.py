@@ -119,19 +119,6 @@ def test_a_restored_policy_continues_bit_equal(name: str, seed: int, cut: int) -
         assert column.tobytes() == fresh.state()[key].tobytes()
 
 
-@pytest.mark.parametrize("name", CHOOSERS)
-def test_training_stops_when_the_cheapest_rent_is_one_credit_too_much(name: str) -> None:
-    policy = CHOOSERS[name]()
-    seen = view(1, [300, 101, 200], 101, transfer=[1, 2, 3])
-    assert policy.choose(seen, np.random.default_rng(0)) == Placement(edge=1, rent_micro=101)
-    broke = view(1, [300, 101, 200], 100, transfer=[1, 2, 3])
-    assert policy.choose(broke, np.random.default_rng(0)) == Placement(exhausted=True)
-    away = view(1, [300, 101, 200], 10**6, live=[False] * 3, transfer=[1, 2, 3])
-    assert policy.choose(away, np.random.default_rng(0)) == Placement()
-    free = view(1, [0, 1], 0, transfer=[2, 1])
-    assert policy.choose(free, np.random.default_rng(0)) == Placement(edge=0)
-
-
 @pytest.mark.parametrize("name", BANDITS)
 @settings(max_examples=40)
 @given(seed=SEEDS, rent=st.lists(st.integers(1, 100), min_size=1, max_size=8))

@@ -67,7 +67,7 @@ def told_of(rng: np.random.Generator, view: RoundView, selection: Selection) -> 
     return replace(
         base,
         ending=how,
-        void=~valid,
+        unpaid=~valid,
         num_samples=rng.integers(1, 60, s),
         loss_rms=np.where(valid, 3 * rng.random(s) + 0.01, np.nan),
     )

@@ -35,7 +35,7 @@ from fedagent_coordinator.web.feed import Feed
 from fedagent_coordinator.web.server import start_page
 from fedagent_node.site.joining import JOIN_VERSION, JoinRequest, code_of
 from tests.fakes.stored_runs import small_plan, small_result, small_view
-from tests.fakes.written_runs import play, write_evaluated, write_run
+from tests.fakes.written_runs import play, write_run
 
 from .served import LOOPBACK, Served, served
 
@@ -286,13 +286,6 @@ def test_who_looks_late_sees_the_same_totals(
     assert [one.round for one in field.rounds] == [6, 7, 8]
     assert field.run is not None
     assert field.run.best == pytest.approx(0.7)
-
-
-def test_opinions_are_shown_where_the_run_has_them(tmp_path: Path) -> None:
-    write_evaluated(tmp_path)
-    found = Watcher(tmp_path).look()
-    assert {one.name: one.opinion for one in found.devices}["kitchen"] == pytest.approx(0.9)
-    assert found.rounds[-1].opinion is not None
 
 
 def test_a_folder_without_a_run_is_an_empty_field(tmp_path: Path) -> None:

@@ -1,10 +1,6 @@
 """The page in Chromium: every view by click and by key, light and dark, small and large."""
 
-import os
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +10,6 @@ import pytest
 
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.config import PageAddress
-from fedagent_coordinator.picture.status_files import read_page
 from fedagent_node.data_dir import load_or_create
 from tests.fakes.written_runs import write_run
 
@@ -244,32 +239,3 @@ def test_what_a_device_calls_itself_is_text(browser: "Browser", tmp_path: Path) 
 
 def test_the_page_weighs_little() -> None:
     assert sum(one.stat().st_size for one in STATIC.iterdir()) <= 250_000
-
-
-@pytest.mark.slow
-def test_a_live_demo_is_seen_from_start_to_end(browser: "Browser", tmp_path: Path) -> None:
-    folder = tmp_path / "demo"
-    asked = ("--web", "--rounds", "16", "--agents", "4", "--dir", str(folder))
-    command = [sys.executable, "-m", "fedagent_cli", "demo", *asked]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment.pop("DISPLAY", None)
-    with (tmp_path / "log").open("wb") as log:
-        demo = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-    try:
-        until = time.monotonic() + 600
-        while (found := read_page(folder / "coordinator")) is None:
-            assert time.monotonic() < until, (tmp_path / "log").read_text()
-            time.sleep(0.1)
-        page = opened(browser, found.url)
-        page.get_by_text("running").or_(page.get_by_text("between rounds")).first.wait_for()
-        for name in VIEWS:
-            page.get_by_role("tab", name=name).click()
-        page.get_by_role("tab", name="Devices").click()
-        page.get_by_role("button", name="agent-1").click()
-        page.locator("dialog[open]").get_by_text("in round").first.wait_for()
-        page.keyboard.press("Escape")
-        page.get_by_text("the run has ended: ").wait_for(timeout=60_000)
-        page.close()
-    finally:
-        demo.terminate()
-        demo.wait(60)

@@ -100,7 +100,9 @@ def test_samples_come_by_and_by_and_the_newest_are_kept() -> None:
 def test_devices_tell_the_losses_of_the_model_that_they_begin_from() -> None:
     setting = recipe()
     learner = FederatedLearner(setting, 1)
-    found = replace(feedback(setting, 1), void=np.arange(6) == 5, X=np.arange(6) != 5, ending=None)
+    found = replace(
+        feedback(setting, 1), unpaid=np.arange(6) == 5, X=np.arange(6) != 5, ending=None
+    )
     first = learner.told(found)
     assert first.num_samples.tolist() == [30] * 5 + [0]
     # The first model gives every class a tenth.

@@ -48,8 +48,8 @@ def test_every_edge_ends_by_the_rule(
         assert feedback.used[mine].tolist() == ended.used.tolist()
         assert feedback.censored[mine].tolist() == (~ended.known).tolist()
         assert feedback.tau_s[mine].tolist() == np.minimum(tau[mine], ended.wait_s).tolist()
-    assert feedback.void.tolist() == feedback.censored.tolist()
-    assert not (feedback.used & feedback.void).any()
+    assert feedback.unpaid.tolist() == feedback.censored.tolist()
+    assert not (feedback.used & feedback.unpaid).any()
     stages = feedback.dt_s + feedback.lc_s + feedback.ut_s
     seen = ~feedback.censored
     assert np.isnan(stages[~seen]).all()

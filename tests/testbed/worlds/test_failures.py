@@ -42,7 +42,7 @@ def test_nothing_arrives_of_the_dead_until_they_heal_and_say_so(world: str) -> N
         gone = feedback.endings == Ending.GONE
         assert of_clients(view, gone).sum() == (6 if 20 < t <= 50 else 0)
         assert (view.known_truth().chance[gone] == 0).all()
-        assert feedback.void[gone].all()
+        assert feedback.unpaid[gone].all()
         assert view.client_starts is not None
         assert view.client_starts.tolist().count(2) == (6 if t > 50 else 0)
         quiet = silent.view(t)
@@ -87,7 +87,7 @@ def test_the_bad_edge_fails_as_often_as_it_should_and_says_so() -> None:
             failed += 1
             assert len(set(view.pair_edge[silent].tolist())) == 1
             assert silent.sum() == 20
-            assert feedback.void[silent].all()
+            assert feedback.unpaid[silent].all()
     assert 35 <= failed <= 65
 
 

@@ -326,7 +326,7 @@ class FederatedLearner:
 
     def told(self, feedback: Feedback) -> Feedback:
         """Return the feedback with what the round's devices tell of their samples, before it."""
-        view, valid = feedback.view, ~feedback.void
+        view, valid = feedback.view, ~feedback.unpaid
         pairs = feedback.pairs[valid]
         clients = view.pair_client[pairs] % self._recipe.world.clients
         samples = np.zeros(len(valid), dtype=np.int64)

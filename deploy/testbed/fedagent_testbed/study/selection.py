@@ -96,7 +96,7 @@ class SelectionStudy:
         if self._gaps is not None:
             self._gaps.learn(lesson)
         learnt = time.perf_counter() - began
-        paid = view.prices(feedback.pairs[~feedback.void])
+        paid = view.prices(feedback.pairs[~feedback.unpaid])
         ordered = view.pair_client[feedback.pairs]
         history.count(ordered, len(view.client_price))
         if view.truth is not None:

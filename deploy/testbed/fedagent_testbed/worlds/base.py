@@ -70,7 +70,7 @@ def outcome(
         lc_s=times.lc_s[pairs] + unknown,
         ut_s=times.ut_s[pairs] + unknown,
         censored=~known,
-        void=~known,
+        unpaid=~known,
         ending=np.where(in_time, Ending.IN_TIME, late).astype(np.int8),
     )
 
@@ -84,7 +84,7 @@ def arrived(
         "used": in_time,
         **dict.fromkeys(("dt_s", "lc_s", "ut_s", "seconds_per_iteration"), unknown),
         "censored": np.zeros(len(pairs), dtype=np.bool_),
-        "void": ~in_time,
+        "unpaid": ~in_time,
         **dict.fromkeys(("arrivals", "num_samples"), nothing),
     }
     return Feedback(view=view, pairs=pairs, X=in_time, tau_s=tau_s, **{**columns, **known})
