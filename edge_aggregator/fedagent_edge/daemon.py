@@ -194,7 +194,6 @@ class EdgeDaemon:
         return wan is not None and wan.connected and self._core.upstream.joined
 
     async def _dial(self, address: BrokerAddress) -> None:
-        """Connect to a coordinator's broker, in place of another one."""
         shell = self._shell
         old = shell.links.pop(WAN, None)
         if old is not None:

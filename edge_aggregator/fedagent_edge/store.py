@@ -242,7 +242,6 @@ class EdgeStore:
         return data
 
     def _lost(self, digest: str, detail: str) -> ContentLostError:
-        """Remove what is left of a model, so that it is fetched again."""
         with suppress(OSError):
             self._models.drop(digest)
         return ContentLostError(digest, detail[:200])

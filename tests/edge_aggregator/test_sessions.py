@@ -14,7 +14,6 @@ from fedagent_edge.core.sessions import (
     CLONED,
     FLAPS,
     MAX_FEATURES,
-    MAX_FLAPPING,
     MAX_NOTES,
     AgentSessions,
 )
@@ -160,14 +159,6 @@ def test_a_hundred_thousand_words_of_devices_fit_into_messages() -> None:
         assert len(word) <= MAX_PAYLOAD_BYTES
         counts.append(len(notes))
     assert counts == [MAX_NOTES, 1]
-
-
-def test_flaps_of_many_names_are_bounded_and_told_once() -> None:
-    sessions = AgentSessions("0" * 32)
-    for i in range(3 * MAX_FLAPPING):
-        sessions.is_cloned(f"a{i}", 0.0)
-    assert len(sessions._flaps) == MAX_FLAPPING
-    assert sum(sessions.is_cloned("a", float(i)) for i in range(3 * FLAPS)) == 1
 
 
 def test_who_is_cloned_takes_part_no_more_and_the_coordinator_is_told_why(tmp_path: Path) -> None:

@@ -218,7 +218,6 @@ class EdgeCore:
         return [Send(agent, m.Probe(nonce=0))]
 
     def _taken_over(self, event: TakenOver, now: float) -> list[Effect]:
-        """Leave out an identity that two devices have, until a person acts."""
         self.counters["taken_over"] += 1
         if not self.sessions.is_cloned(event.sender, now):
             return []
@@ -416,7 +415,6 @@ class EdgeCore:
 
     @property
     def _task(self) -> str:
-        """The task that agents may prepare; empty when its run is over."""
         return "" if self.ended == self.memory.run else self.memory.task
 
     def _beacon(self, now: float, *, news: bool = False) -> Send:

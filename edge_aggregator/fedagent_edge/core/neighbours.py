@@ -270,7 +270,6 @@ class _Web:
 
 
 def _table(places: Mapping[str, Place | None]) -> tuple[list[str], Points]:
-    """Return the ids in order and where they are, NaN where no place is known."""
     ids = sorted(places)
     at = np.array([places[one] or (math.nan, math.nan) for one in ids], np.float64)
     return ids, at.reshape(-1, 2)
@@ -303,7 +302,6 @@ def _nearest_pairs(
 
 
 def _all_pairs(at: Points, members: Rows) -> Iterator[_Pair]:
-    """Yield all pairs, the nearest first."""
     ones, others = np.triu_indices(len(members), 1)
     far = _distances(at, members, members)[ones, others]
     for pair in np.argsort(far, kind="stable"):

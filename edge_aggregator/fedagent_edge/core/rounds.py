@@ -178,7 +178,6 @@ class Rounds:
         return effects + self._leave_out(rnd, rnd.masking, now)
 
     def _leave_out(self, rnd: Round, masking: Masking, now: float) -> list[Effect]:
-        """Wait no more for agents that are not in the masks."""
         effects: list[Effect] = []
         for agent, client in rnd.clients.items():
             if client.stage is Stage.WORKING and masking.is_out(agent):
@@ -286,7 +285,6 @@ class Rounds:
         return effects
 
     def _close(self, rnd: Round, now: float) -> list[Effect]:
-        """End all that is under way, and note how each agent ended."""
         rnd.close(now)
         self._exchange.stop(rnd.base)
         return self.updates.close(rnd)

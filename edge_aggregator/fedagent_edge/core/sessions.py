@@ -44,7 +44,6 @@ MAX_ROWS_BYTES = 600_000
 FLAPS = 5
 """A link that breaks takes its own place once; two devices take each other's for ever."""
 WITHIN_S = 120.0
-MAX_FLAPPING = 1000
 CLONED = (
     "cloned: two devices have its key; revoke the key, or stop one of the devices and restart "
     "the edge"
@@ -72,6 +71,8 @@ class AgentSession:
     present: bool = True
     away: bool = False
     """It did not answer when its connection had broken: it is chosen for nothing new."""
+    flaps: deque[float] = field(default_factory=lambda: deque(maxlen=FLAPS))
+    """When it came while it was connected."""
     cloned: bool = False
     crl_at: float = -math.inf  # when it was sent the list of the revoked
     asked_at: float = -math.inf  # when it was asked whether it is here
@@ -116,7 +117,6 @@ class AgentSessions:
     _index: dict[str, int] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
     """Of whom the coordinator has not the newest note."""
-    _flaps: dict[str, deque[float]] = field(default_factory=dict)
 
     def hear(self, agent: str, now: float) -> tuple[AgentSession | None, bool]:
         """Note a sign of life; return the session, None if there is no room, and if it is new."""
@@ -162,19 +162,15 @@ class AgentSessions:
 
     def is_cloned(self, agent: str, now: float) -> bool:
         """Take in that an agent came while it was connected; True if it is left out from now on."""
-        if agent in self.left_out:
+        session = self._by_id.get(agent)
+        if session is None or agent in self.left_out:
             return False
-        times = self._flaps.setdefault(agent, deque(maxlen=FLAPS))
-        times.append(now)
-        while len(self._flaps) > MAX_FLAPPING:
-            del self._flaps[next(iter(self._flaps))]
-        if len(times) < FLAPS or now - times[0] > WITHIN_S:
+        session.flaps.append(now)
+        if len(session.flaps) < FLAPS or now - session.flaps[0] > WITHIN_S:
             return False
-        del self._flaps[agent]
         self.left_out.add(agent)
-        if session := self._by_id.get(agent):
-            session.cloned, session.context, session.present = True, None, False
-            self._changed[agent] = None
+        session.cloned, session.context, session.present = True, None, False
+        self._changed[agent] = None
         return True
 
     def welcomed(self) -> None:

@@ -156,7 +156,6 @@ class Updates:
     def _accept(
         self, client: Client, event: Received, index: int, data: bytes, now: float
     ) -> list[Effect]:
-        """Take a chunk, and have the update checked with the last one."""
         receiver, offer = client.receiver, client.offer
         assert receiver is not None
         assert offer is not None
@@ -386,6 +385,5 @@ def _receipt(agent: str, offer: UpdateOffer, status: ReceiptStatus, reason: str)
 
 
 def _same(stored: UpdateOffer, offer: UpdateOffer) -> bool:
-    """Whether two offers are of the same bytes, cut alike."""
     known = (stored.digest, stored.size, stored.chunk_bytes)
     return known == (offer.digest, offer.size, offer.chunk_bytes)

@@ -119,7 +119,6 @@ class Uploads:
         return [Send(agent, Need(run=run, round=number, digest=offer.digest, ranges=ranges))]
 
     def _book(self, client: Client, *, in_advance: int | None = None) -> None:
-        """Have the pool count what a client may send now."""
         if in_advance is not None:
             client.credit_bytes = in_advance
         nbytes = client.credit_bytes
