@@ -1,8 +1,8 @@
 """The agent's books: kills at every checkpoint, what a restart finds, and what privacy has cost."""
 
-from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +16,6 @@ from fedagent_task.recipe.spec import ModelSpec, PrivacySpec, TaskSpec
 from tests.fakes.hand_edge import (
     CHUNK,
     EDGE,
-    IDLE,
     REAL,
     RUN,
     HandEdge,
@@ -24,7 +23,7 @@ from tests.fakes.hand_edge import (
     joined,
     model_of,
 )
-from tests.fakes.peer_fleet import read_slots
+from tests.fakes.peer_network import read_slots
 
 SMALL = model_of(3000)
 BIG = model_of(3 * CHUNK // 2)
@@ -33,23 +32,6 @@ PRIVATE = TaskSpec(
     model=ModelSpec(kind="softmax", features=64, classes=10),
     privacy=PrivacySpec(mode="local", releases=2),
 )
-
-
-class KilledError(BaseException):
-    """Not an Exception: nothing may catch a kill."""
-
-
-class Killer:
-    """A checkpoint that kills at one of its visits."""
-
-    def __init__(self, at: int) -> None:
-        self.left, self.seen = at, list[str]()
-
-    def __call__(self, name: str) -> None:
-        self.seen.append(name)
-        self.left -= 1
-        if self.left == 0:
-            raise KilledError(name)
 
 
 def update_of(number: int, body: bytes, edge: str = EDGE) -> PendingUpdate:
@@ -77,58 +59,13 @@ def trained(edge: HandEdge, number: int, **fields: Any) -> None:
     edge.train(edge.jobs(Train)[-1], BODY)
 
 
-@pytest.mark.parametrize(
-    ("task", "model"),
-    [(IDLE, BIG), (PRIVATE, SMALL)],
-    ids=["plain", "private"],
-)
-def test_killed_anywhere_each_round_is_answered_once_and_charged_before_it_leaves(
-    tmp_path: Path, task: TaskSpec, model: bytes
-) -> None:
-    for at in count(1):
-        killer = Killer(at)
-        edge = HandEdge(tmp_path / f"{at}", task=task, checkpoint=killer)
-        try:
-            edge.join()
-            for number in (1, 2):
-                edge.serve(edge.order(number, model), model)
-                if task is PRIVATE:
-                    edge.train(edge.jobs(Train)[-1], BODY)
-                edge.receipt(edge.said(m.UpdateOffer)[-1])
-        except KilledError:
-            pass
-        else:
-            break
-        edge.checkpoint = lambda _: None
-        edge.restart()
-        kept = edge.store.books.load()
-        if task is PRIVATE:
-            assert edge.store.books.survived().releases.get(RUN, 0) >= max(
-                [0, *(u.key.round for u in kept)]
-            )
-        edge.join()
-        assert [o.round for o in edge.said(m.UpdateOffer)] == [u.key.round for u in kept]
-        for number in (1, 2):
-            edge.serve(edge.order(number, model), model)
-            if task is PRIVATE and edge.jobs(Train):
-                edge.train(edge.jobs(Train)[-1], BODY)
-        answered = {key.round for key in edge.store.books.survived().answered}
-        assert answered == {2}, killer.seen[-1]
-        for offer in edge.said(m.UpdateOffer):
-            edge.receipt(offer)
-        assert not edge.core.uploads.by_key
-        edge.restart()
-        assert not list((edge.directory / "outbox").iterdir())
-        edge.store.close()
-    assert {"agent.books.before-put", "agent.books.put"} <= set(killer.seen)
-
-
 def test_an_update_that_was_not_offered_yet_is_offered_after_the_restart(tmp_path: Path) -> None:
     edge = joined(tmp_path, task=REAL)
     edge.serve(edge.order(1, SMALL), SMALL)
     assert edge.jobs(Open)[0].offset == 0
-    edge.store.books._checkpoint = Killer(2)
-    with pytest.raises(KilledError, match=r"books\.put"):
+    killed = [None, KeyboardInterrupt("agent.books.put")]
+    edge.store.books._checkpoint = Mock(side_effect=killed)
+    with pytest.raises(KeyboardInterrupt):
         edge.train(edge.jobs(Train)[0], BODY)
     assert not edge.said(m.UpdateOffer)
     edge.restart(EDGE)

@@ -39,20 +39,6 @@ def test_what_is_not_there_is_found(tmp_path: Path, stream: str, words: str) -> 
         check_stream(stream.format(tmp_path))
 
 
-def test_it_ends_the_start_with_one_line(tmp_path: Path) -> None:
-    config = {"data_dir": str(tmp_path), "stream": "digits:labels=77", "discovery": "off"}
-    done = subprocess.run(
-        [sys.executable, "-m", "fedagent_agent", "--config", json.dumps(config)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 13
-    assert "has no sample with these labels; choose other labels" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 def test_what_is_there_passes(tmp_path: Path) -> None:
     (tmp_path / "there.csv").write_text("x,y\n1,2\n")
     streams = ("digits:labels=3+7,part=2/4", "mqtt://h/t?features=a&label=b")

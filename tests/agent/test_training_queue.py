@@ -5,13 +5,11 @@ from pathlib import Path
 import pytest
 
 from fedagent_agent.core.device import PriceSettings, Readings
-from fedagent_agent.core.effects import Measured, SubscribeModel, TrainerEnded
+from fedagent_agent.core.effects import SubscribeModel, TrainerEnded
 from fedagent_agent.trainer.frames import Cancel, Failed, Open, Train
 from fedagent_protocol import messages as m
-from fedagent_task.recipe.text import parse_recipe, task_bytes, task_digest
-from fedagent_testbed.world import VirtualFederation
+from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.hand_edge import EDGE, REAL, RUN, HandEdge, digest_of, joined, model_of
-from tests.world.kinds import RECIPE
 
 MODEL = model_of(3000)
 
@@ -223,36 +221,6 @@ def test_an_abort_in_mid_training_withdraws_the_order_once(limited: HandEdge) ->
     assert len(limited.said(m.Decline)) == 1
     assert not limited.said(m.UpdateOffer)
     assert not Path(job.out).exists()
-
-
-def test_an_abort_in_mid_round_voids_the_reservation_once(tmp_path: Path) -> None:
-    """The three roles in virtual time, on a real ledger (RELIABILITY D7)."""
-    world = VirtualFederation(tmp_path, parse_recipe(RECIPE), seed=3, agents=3, train_s=1.0)
-    node, agent = world.nodes["agent-0"], world.agents["agent-0"]
-    aborted: list[int] = []
-
-    def look() -> None:
-        """The device is empty as soon as it trains, and full again two seconds later."""
-        work = agent.core.queue.active_order if agent.driver is not None else None
-        if work is None or work.job is None:
-            world.kernel.after(0.05, lambda: node.run(look))
-            return
-        aborted.append(work.key.round)
-        read(EMPTY)
-        world.kernel.after(2.0, lambda: node.run(lambda: read(Readings())))
-
-    def read(readings: Readings) -> None:
-        agent.receive(Measured(readings))
-
-    world.kernel.after(1.0, lambda: node.run(look))
-    ending = world.run()
-    assert ending.balanced, ending.problems
-    assert (ending.reason, ending.rounds_done) == ("rounds", 6)
-    assert len(aborted) == 1
-    mine = [number for number, name in ending.paid if name == "agent-0"]
-    assert aborted[0] not in mine
-    assert len(set(mine)) == len(mine) >= 1
-    assert ending.spent_micro == 100_000 * len(ending.paid)
 
 
 # --------------------------------------------------------------- load limits

@@ -21,7 +21,6 @@ from fedagent_protocol.signed import Assigning, Calling
 from fedagent_task.recipe.spec import PrivacySpec, SecureAggregationSpec, TaskSpec
 from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.hand_edge import (
-    AGENT,
     CHUNK,
     EDGE,
     LINK,
@@ -73,12 +72,13 @@ class Site:
 
         own, links = SiteTls.of(folder), {LINK: self.link}
         assert own is not None
+        self.me = load_or_create(folder)
         member = Membership(folder, own, links, changed)  # type: ignore[arg-type]
         self.edge: HandEdge = joined(
             folder,
             OTHER,
             task=PRIVATE,
-            identity=load_or_create(folder),
+            identity=self.me,
             voucher=SiteVoucher(SITE, lambda: member, lambda: time.time() + self.late_s),
         )
 
@@ -100,7 +100,7 @@ class Site:
 
     def assigned(self, order: m.TrainOrder, *, by: str = "boss", **fields: object) -> bytes:
         """Return somebody's signature that the device trains in a round, at `EDGE` if not said."""
-        facts = {"run": order.run, "round": order.round, "edge": EDGE, "agent": AGENT}
+        facts = {"run": order.run, "round": order.round, "edge": EDGE, "agent": self.me.id}
         made = Assigning(**{**facts, "task": order.task, **fields})  # type: ignore[arg-type]
         return SiteWord(load_or_create(self.members.folder / by), SITE, bytes).sign(made)
 

@@ -114,19 +114,6 @@ def test_who_waits_is_accepted_by_code_alone_where_names_are_the_same(
     assert states == {"accepted", f"waiting, code {codes[1]}"}
 
 
-def test_who_was_revoked_is_shown_as_such(run: Run, tmp_path: Path) -> None:
-    async def join() -> None:
-        async with serving(tmp_path, now=time.time()) as made:
-            await ask(made.place, made.invited())
-
-    asyncio.run(join())
-    (tmp_path / "c").rename(tmp_path / "coordinator")
-    assert "joined, 30 days" in run("devices")
-    assert "revoked agent kitchen" in run("devices", "revoke", "kitchen")
-    assert "revoked" in run("devices")
-    assert "no device or edge belongs" in problem(run, "devices", "revoke", "kitchen")
-
-
 def test_who_joined_since_the_backup_is_revoked_by_the_whole_id(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "coordinator"
     site, late = open_site(folder, "hall"), load_or_create(tmp_path / "late")

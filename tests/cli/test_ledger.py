@@ -21,6 +21,12 @@ def test_ledger_shows_and_exports(home: Path, tmp_path: Path) -> None:
     assert len([json.loads(line) for line in out.read_text().splitlines()]) == len(csv) - 1
 
 
+def test_nobody_shows_micro_credits_to_people(home: Path) -> None:
+    for words in (("devices",), ("ledger", "show"), ("status", "--rounds", "20")):
+        assert "000000" not in call(home, *words).stdout
+        assert "000000" in call(home, *words, "--json").stdout
+
+
 def test_verify_finds_a_changed_amount(home: Path, tmp_path: Path) -> None:
     assert call(home, "ledger", "verify").stdout.startswith("balanced: 18 entries")
     write_run(tmp_path / "coordinator")

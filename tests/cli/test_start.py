@@ -66,9 +66,10 @@ def said(done: subprocess.CompletedProcess[str], code: int) -> dict[str, object]
         ((*DEMO, "--set", "rounds.count=x", "--print-config"), 2, "rounds.count"),
         ((*DEMO, "--set", "evaluation.dataset=/no/such"), 36, "/no/such"),
         ((*DEMO, "--policy", "quick-init-ucb", "--set", "opinions.mode=off"), 34, "needs opinions"),
+        ((*AGENT[:2], "digits:labels=77", *AGENT[3:]), 13, "has no sample with these labels"),
     ],
 )
-def test_a_recipe_that_cannot_be_run(
+def test_what_cannot_be_run(
     tmp_path: Path, arguments: tuple[str, ...], code: int, text: str
 ) -> None:
     last = said(run(*arguments, "--json", home=tmp_path), code)
@@ -109,6 +110,7 @@ def test_a_folder_that_cannot_be_a_data_directory(tmp_path: Path) -> None:
         (DEMO, 4096, 33),
         (EDGE, 0, 21),
         (AGENT, 4096, 12),
+        (AGENT, 0, 10),
     ],
 )
 def test_a_full_disk(tmp_path: Path, start: tuple[str, ...], file_bytes: int, code: int) -> None:

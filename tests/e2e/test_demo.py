@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,39 +127,3 @@ def test_kill_9_leaves_nobody(tmp_path: Path, demos: list[Running]) -> None:
     demo.popen.kill()
     demo.popen.wait(600)
     assert gone(family)
-
-
-@pytest.mark.nightly
-def test_ctrl_c_before_anything_runs_is_no_fault_of_the_books(
-    tmp_path: Path, demos: list[Running]
-) -> None:
-    demo = Running(tmp_path / "d", *SMALL)
-    demos.append(demo)
-    while not demo.directory.exists():
-        assert demo.popen.poll() is None
-        time.sleep(0.005)
-    demo.popen.send_signal(signal.SIGINT)
-    result = demo.rest(130)[-1]
-    assert (result["interrupted"], result["rounds_done"]) == (True, 0)
-    assert result["ledger_balanced"] is (True if result["report"] else None)
-
-
-@pytest.mark.nightly
-def test_a_placed_demo_ends_when_the_rents_are_gone(tmp_path: Path, demos: list[Running]) -> None:
-    shipped = (Path(__file__).parents[2] / "deploy" / "recipes" / "bas-digits.toml").read_text()
-    recipe = tmp_path / "short.toml"
-    recipe.write_text(shipped.replace("total = 850", "total = 45"))
-    demo = Running(tmp_path / "d", "--recipe", str(recipe), "--json")
-    demos.append(demo)
-    lines = demo.rest(0)
-    result = lines[-1]
-    rounds = [line for line in lines if line.get("event") == "round"]
-    assert result["rounds_done"] == len(rounds) < 160
-    why = "the budget is too low for another rented round"
-    assert str(result["conclusion"]).startswith(f"{why}: stopped after")
-    assert (result["ledger_balanced"], result["edges"]) == (True, 3)
-    assert int(str(result["spent_micro"])) <= 45_000_000
-    assert all(line["rented"] for line in rounds)
-    assert len({line["rented"] for line in rounds}) > 1
-    assert len({line["iterations"] for line in rounds}) > 1
-    assert why in Path(str(result["report"])).read_text()

@@ -1,8 +1,6 @@
 """Who is revoked is cut while connected, at an edge and at the coordinator; the field goes on."""
 
-import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -81,57 +79,3 @@ def test_a_revoked_agent_and_a_revoked_edge_are_cut_while_connected(
     check_books(coordinator, still_open=1)
     with open_reader(Path(home)) as read:
         assert read.ledger.verify().balanced
-
-
-@pytest.mark.nightly
-def test_after_a_loss_of_the_disk_who_was_revoked_stays_out_and_others_can_be(
-    tmp_path: Path,
-) -> None:
-    """The backup knows neither the first revocation nor the last device."""
-    with new_field(tmp_path) as field:
-        config = {
-            "recipe": str(DEMO),
-            "broker": "embedded",
-            "wait_agents": 2,
-            "sets": ["rounds.count=500", "rounds.every_s=0.5", *PATIENT],
-            "accept_lost_history": True,
-            **OPEN_SITE,
-        }
-        coordinator = field.start("coordinator", "coordinator", config)
-        home, copy = tmp_path / "coordinator", tmp_path / "copy"
-        edge = field.edge("hall", broker="embedded", secure=True)
-        agents = [field.agent(f"agent-{i}", labels(i)) for i in range(2)]
-        coordinator.wait("round")
-        cli("backup", str(copy), "--data-dir", str(home))
-        agents.append(field.agent("agent-2", labels(2)))
-        ids = [str(agent.wait("ready")["id"]) for agent in agents]
-        agents[2].wait("edge_joined")
-        cli("devices", "revoke", "agent-0", "--data-dir", str(home))
-        until(lambda: revoked_at(tmp_path / "hall") == {ids[0]})
-        coordinator.kill()
-        coordinator.wait_exit()
-        shutil.rmtree(home)
-        cli("restore", str(copy), "--data-dir", str(home))
-        again = field.start("coordinator", "coordinator", config)
-        until(lambda: "is taken over: 1 ids and certificates" in again.log.read_text())
-        cli("devices", "revoke", ids[2], "--data-dir", str(home))
-        for held in ("hall", "agent-1"):
-            until(lambda held=held: revoked_at(tmp_path / held) == {ids[0], ids[2]})  # type: ignore[misc]  # a bound default
-        until(lambda: any(ids[2] in str(one.get("agent")) for one in edge.all("agent_lost")))
-        again.wait("round")
-        again.stop()
-
-
-def revoked_at(folder: Path) -> frozenset[str]:
-    """Return whom a member knows to be revoked."""
-    held = load_credentials(folder)
-    return frozenset() if held is None else held.revocations().ids
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what nobody announces; the limit is for what never comes."""
-    patience = time.monotonic() + 600
-    while not condition():
-        if time.monotonic() > patience:
-            pytest.fail("it never came")
-        time.sleep(0.05)

@@ -64,14 +64,6 @@ async def test_it_runs_its_own_broker_and_leaves_no_orphan(tmp_path: Path, kind:
             await asyncio.open_connection(address.host, address.port)
 
 
-def test_it_ends_when_its_parent_does(tmp_path: Path) -> None:
-    with edge(tmp_path, broker="embedded", watch_parent=True) as process:
-        process.wait("ready")
-        assert process.popen.stdin is not None
-        process.popen.stdin.close()
-        assert process.wait_exit() == 0
-
-
 def test_exit_codes_of_what_cannot_start(tmp_path: Path) -> None:
     def code(name: str, **facts: object) -> int:
         with edge(tmp_path / name, **facts) as process:

@@ -154,9 +154,10 @@ class HandEdge:
             seed=1,
             **{"stream": "digits", "price": FREE, **self.settings},
         )
+        me = AGENT if self.identity is None else self.identity.id
         self.core, self.store = open_agent(
             config,
-            AGENT,
+            me,
             submit=self.out.append,
             pending=lambda _: self.pending,
             checkpoint=self.checkpoint,
@@ -171,7 +172,7 @@ class HandEdge:
             clock=lambda: self.now,
             emit=self.out.append,
             warn=self.warned.append,
-            me=AGENT,
+            me=me,
         )
         self.driver.receive(LinkUp(LINK))
 

@@ -66,10 +66,8 @@ class Mutator:
                 return self._told(lambda told: self._program(told, self._raw))
             case 3:
                 return self._told(lambda told: self._program(told, self._raw, packed=False))
-            case 4 | 5:
-                return self._told(lambda told: self._program(told, self._structure, packed=False))
             case _:
-                return self._told(lambda told: self._program(told, self._nodes, packed=False))
+                return self._told(lambda told: self._program(told, self._structure, packed=False))
 
     def _told(self, change: Any) -> bytes:
         length = int.from_bytes(self._body[:8], "little")
@@ -90,7 +88,7 @@ class Mutator:
         body = base64.b64decode(told["program"])
         if packed:
             body = change(body)
-        elif change in (self._structure, self._nodes):
+        elif change == self._structure:
             content = msgspec.msgpack.decode(zlib.decompress(body))
             for _ in range(int(self.rng.integers(1, 4))):
                 content = change(content)
@@ -153,44 +151,6 @@ class Mutator:
         if isinstance(content, bytes):
             return self._one([self._charge, b"", content * 2, content[:-1]])
         return self._one([None, [], {"v": 0}, self._charge, [[[[]]]], 1])
-
-    def _nodes(self, content: Any) -> Any:
-        """Change a node or an input to what is as well formed, but fits nothing."""
-        if self.rng.random() < 0.1:
-            one = self._one(content[1])
-            one[int(self._one([1, 3]))] = self._one([0, 3, "int64", "bool", "float32"])
-            one[2] = [int(self._one([0, 1, 3, 12, 2048])) for _ in one[2]]
-            return content
-        graph = self._one(content[5:7])
-        at = int(self.rng.integers(len(graph[0])))
-        node = graph[0][at]
-        match int(self.rng.integers(8)):
-            case 0 | 1:
-                node[0] = self._operator(node[0])
-            case 2:
-                graph[1 + int(self.rng.integers(2))] += int(self.rng.integers(-6, 2))
-            case 3:
-                node[1] = node[1][: int(self.rng.integers(len(node[1]) + 1))]
-            case 4:
-                node[1] = [*node[1], self._one([None, 1, 0, [1, 2], {"v": 1}, False, 0.5])]
-            case _ if node[1]:
-                place = int(self.rng.integers(len(node[1])))
-                node[1][place] = self._argument(node[1][place], graph, at)
-        return content
-
-    def _argument(self, given: Any, graph: Any, at: int) -> Any:
-        """Return another argument of the same kind."""
-        if isinstance(given, list):
-            items = [self._argument(one, graph, at) for one in given]
-            return self._one([items, items[:1], items * 2, items * 300, []])
-        if isinstance(given, dict):
-            most = graph[2] - (len(graph[0]) - at)
-            return {"v": int(self.rng.integers(max(1, most)))}
-        if isinstance(given, bool) or given is None:
-            return self._one([not given, None])
-        if isinstance(given, int):
-            return self._one([given + 1, given - 1, -given, *_INTS[:12]])
-        return self._structure(given)
 
     def _operator(self, name: str) -> str:
         """Return another one, most often of the same arguments."""

@@ -2,15 +2,21 @@
 
 import heapq
 import math
+import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from fedagent_agent.books import FILE
 from fedagent_agent.peers.core.channel import SlotSettings
 from fedagent_agent.peers.core.node import BpUcbNode, SlotPhase
+from fedagent_agent.peers.core.records import SlotRecord
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_coordinator.policies.sets.beliefs import Graph, k_nearest
 from fedagent_protocol.peers import Envelope
@@ -184,12 +190,8 @@ def pieces(around: Distances, among: Iterable[str]) -> list[set[str]]:
     return found
 
 
-def diameter(around: Distances) -> int:
-    longest = 0
-    for start in around:
-        seen, ring, steps = {start}, {start}, 0
-        while ring := {b for a in ring for b in around[a]} - seen:
-            seen |= ring
-            steps += 1
-        longest = max(longest, steps)
-    return longest
+def read_slots(directory: Path) -> list[SlotRecord]:
+    """Return the slots that a device keeps, oldest first."""
+    with closing(sqlite3.connect(f"file:{directory / FILE}?mode=ro", uri=True)) as db:
+        rows = db.execute("SELECT record FROM slots ORDER BY rowid").fetchall()
+    return [msgspec.json.decode(record, type=SlotRecord) for (record,) in rows]

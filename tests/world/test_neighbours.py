@@ -13,7 +13,7 @@ from msgspec import structs
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_protocol.codec import encode
 from tests.fakes.leak_search import Leak, Search
-from tests.fakes.peer_fleet import read_slots
+from tests.fakes.peer_network import read_slots
 
 from . import ROUNDS, Played, World, m
 from .kinds import BEST, ROUGH

@@ -91,7 +91,8 @@ def cases(draw: st.DrawFn) -> Case:
     arrivals = []
     for size in sizes:
         x, y = _samples(model, rng, size)
-        if sparse:
+        if sparse and draw(st.booleans()):
+            # Samples may change their form within a round.
             assert isinstance(x, np.ndarray)
             x = Csr.from_dense(x)
         arrivals.append((x, y))
@@ -189,24 +190,6 @@ def test_nothing_is_left_to_compile_in_a_training(kind: str, sparse: bool) -> No
     learner.absorb(x, y)
     learner.step(20)
     assert [len(getattr(loops, name).signatures) for name in names] == before
-
-
-def test_samples_may_change_their_form_within_a_round() -> None:
-    model = create(KINDS["logistic"])
-    rng = np.random.default_rng(0)
-    x, y = _samples(model, rng, 12)
-    assert isinstance(x, np.ndarray)
-    forms = ((x, x), (x, Csr.from_dense(x)), (Csr.from_dense(x), x))
-    weights = []
-    for first, second in forms:
-        learner = StrSaga(model, LearnerSpec(name="strsaga"), np.random.default_rng(5))
-        learner.begin(model.init(0))
-        for form in (first, second):
-            learner.absorb(form, y)
-            learner.step(20)
-        weights.append(learner._table.weights())
-    _assert_near(weights[1], weights[0])
-    _assert_near(weights[2], weights[0])
 
 
 @pytest.mark.parametrize("kind", ["logistic", "mf-many"])

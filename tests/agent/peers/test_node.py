@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -196,30 +195,6 @@ def test_nodes_end_where_the_batch_does(seed: int, total: int, loss: float, twic
     network = network_of(graph, PATIENT, seed, Faults(loss, twice, 0.0, 0.2))
     network.play(1, opinion, 200.0)
     assert beliefs_of(network) == pytest.approx(batch(graph, opinion), abs=1e-9)
-
-
-@settings(max_examples=8, deadline=None)
-@given(data=st.data(), total=st.integers(1, 12))
-def test_on_trees_nodes_hold_the_exact_marginals(data: st.DataObject, total: int) -> None:
-    edges = [(data.draw(st.integers(0, n - 1)), n) for n in range(1, total)]
-    far = np.array([data.draw(st.floats(0.2, 2.0)) for _ in edges])
-    opinion = np.array([data.draw(st.floats(0.01, 0.99)) for _ in range(total)])
-    table = np.array(edges, dtype=np.int64).reshape(-1, 2)
-    graph = Graph(total, table[:, 0], table[:, 1], far)
-    network = network_of(graph)
-    network.play(1, opinion)
-    agree = 0.5 * (1 + wire(graph, local=True).coupling)
-    order = np.argsort(table[:, 0], kind="stable")
-    assert beliefs_of(network) == pytest.approx(marginals(table[order], agree, opinion), abs=1e-6)
-
-
-def marginals(edges: np.ndarray, w: FloatArray, opinion: FloatArray) -> FloatArray:
-    states = np.array(list(product([0, 1], repeat=len(opinion))), dtype=np.int64)
-    square = opinion**2
-    weight = np.where(states == 1, square, 1 - square).prod(axis=1)
-    for (i, j), agree in zip(edges, w[: len(edges)], strict=True):
-        weight = weight * np.where(states[:, i] == states[:, j], agree, 1 - agree)
-    return np.asarray((states * weight[:, np.newaxis]).sum(axis=0) / weight.sum())
 
 
 def test_within_the_tolerance_beliefs_are_as_near_as_promised() -> None:

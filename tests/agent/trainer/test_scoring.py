@@ -8,11 +8,9 @@ import pytest
 from fedagent_agent.trainer.samples import Proportions
 from fedagent_agent.trainer.scoring import MAX_SAMPLES, Scorer
 from fedagent_task.models import create
-from fedagent_task.recipe.spec import DataSpec, LearnerSpec, ModelSpec, TaskSpec
-from tests.fakes.trainer_bench import TrainerBench
+from fedagent_task.recipe.spec import ModelSpec, TaskSpec
 
 MLP = ModelSpec(kind="mlp", features=64, hidden=(16,), classes=10)
-DIGITS = DataSpec(dtype="uint8", scale=1 / 16)
 
 
 def _scorer(spec: ModelSpec) -> Scorer:
@@ -40,27 +38,6 @@ def test_what_is_scored_of_a_flood_is_spread_over_all_of_it() -> None:
     scorer.begin(weights)
     scorer.look(x, y)
     assert scorer.score == pytest.approx(0.25, abs=0.002)
-
-
-def test_the_trainer_scores_the_base_before_it_learns(bench: TrainerBench) -> None:
-    task = TaskSpec(
-        model=MLP,
-        data=DIGITS,
-        learner=LearnerSpec(rate=0.3, batch=50, buffer=1000),
-        on_device=True,
-    )
-    bench.opened(task, "digits:rate=100000,start=500", seed=3)
-    weights, scores = create(MLP).init(0), []
-    for _ in range(2):
-        bench.base(weights)
-        stats = bench.trained(iterations=10).stats
-        assert 0 < stats.score_n <= min(MAX_SAMPLES, stats.arrivals)
-        scores.append(stats.score)
-        delta = bench.update()
-        weights = {n: t + delta[n].astype(np.float32) for n, t in weights.items()}
-    # Ten classes: the first model guesses, the second has learnt.
-    assert scores[0] < 0.35
-    assert scores[1] > 0.8
 
 
 def test_large_and_tiny_features_are_named_once() -> None:

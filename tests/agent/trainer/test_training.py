@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_agent.trainer.frames import Opened
+from fedagent_agent.trainer.frames import Mask, Masked, Opened
 from fedagent_agent.trainer.training import Trainer
-from fedagent_protocol.tensors import digest_of
+from fedagent_protocol.tensors import decode_tensors, digest_of
 from fedagent_task.models import create
 from fedagent_task.privacy import accountant
 from fedagent_task.privacy.accountant import deviation_of
 from fedagent_task.recipe.spec import PrivacySpec
+from fedagent_task.secure_aggregation.ring import MASKED, add_masks, ring_of, vector_of
 from tests.fakes.trainer_bench import TrainerBench, demo
 
 ROW = ",".join(["1"] * 64)
@@ -177,3 +178,24 @@ def test_a_device_without_the_accountant_trains_for_nobody(
     bench.opened(demo(*PRIVATE), "digits")
     assert "[privacy]" in bench.failed("privacy").detail
     assert not bench.out.exists()
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_the_trainer_writes_the_masked_update_in_the_place_of_the_plain_one(
+    bench: TrainerBench, weighting: str
+) -> None:
+    sets = ("secure_aggregation.minimum_cohort=3", f"rounds.weighting={weighting}")
+    bench.opened(demo(*sets), "digits")
+    bench.trained()
+    plain = bench.update()
+    seeds = ((b"a" * 32, 1), (b"b" * 32, -1))
+    told = bench.trainer.answer(Mask(job=3, out=str(bench.out), weight=1, seeds=seeds))
+    assert isinstance(told, Masked)
+    data = bench.out.read_bytes()
+    assert (told.digest, told.size) == (digest_of(data), len(data))
+    limit = 1 if weighting == "uniform" else bench.task.limits.max_samples
+    ring = ring_of(demo(*sets).secure_aggregation, limit)
+    manifest = ring.manifest(create(bench.task.model).manifest())
+    words = decode_tensors(data, manifest)[MASKED].view(ring.word).copy()
+    add_masks(words, [(key, -sign) for key, sign in seeds], ring)
+    assert np.array_equal(words, vector_of(plain, 1, ring))

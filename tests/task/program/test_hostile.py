@@ -1,7 +1,5 @@
 """Task files that somebody has changed: trained or refused by our own errors, nothing executed."""
 
-import base64
-import json
 import warnings
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
@@ -10,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fedagent_task.errors import ProgramError, TaskFileError
+from fedagent_task.errors import ProgramError
 from fedagent_task.program.spec import Node, Program, Ref
 from fedagent_task.program.torch_program import TorchProgram
-from fedagent_task.task_file import decode_task, encode_task
+from fedagent_task.task_file import encode_task
 from tests.fakes.hostile_tasks import LIMIT, Mutator, bomb, tried
 from tests.task.program.test_families import made, task_of
 
@@ -59,29 +57,3 @@ def test_what_would_take_memory_is_refused_by_the_name_of_its_node(
     with pytest.raises(ProgramError, match=says):
         program.check(2, training=True)
     assert getrusage(RUSAGE_SELF).ru_maxrss < before + 100_000
-
-
-@pytest.mark.parametrize("place", ["file", "metadata", "program", "onnx", "tail", "learner"])
-def test_a_pickle_bomb_is_nowhere_unpickled(place: str, tmp_path: Path) -> None:
-    mark = tmp_path / "executed"
-    charge = bomb(mark)
-    body = encode_task(task_of(made("lora")[1]))
-    length = int.from_bytes(body[:8], "little")
-    header = json.loads(body[8 : 8 + length])
-    told = json.loads(header["__metadata__"]["fedagent.task"])
-    if place in ("program", "onnx"):
-        told[place] = base64.b64encode(charge).decode()
-    if place == "learner":
-        told[place] = {"rate": base64.b64encode(charge).decode()}
-    header["__metadata__"]["fedagent.task"] = json.dumps(told)
-    if place == "metadata":
-        header["__metadata__"]["fedagent.task"] = charge.decode("latin1")
-    text = json.dumps(header).encode()
-    whole = len(text).to_bytes(8, "little") + text + body[8 + length :]
-    whole = {"file": charge, "tail": whole + charge}.get(place, whole)
-    if place in ("onnx", "learner"):  # looked at by who uses them, as ONNX and as numbers
-        TorchProgram(decode_task(whole).program)
-    else:
-        with pytest.raises(TaskFileError):
-            decode_task(whole)
-    assert not mark.exists()

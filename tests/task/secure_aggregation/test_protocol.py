@@ -1,6 +1,6 @@
 """Devices and an edge in one process: whoever drops out and when, the sum is exact or void."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fedagent_protocol.messages import MaskAsk, MaskDelivery, MaskKeys, MaskRoster
+from fedagent_protocol.messages import (
+    MaskAsk,
+    MaskDelivery,
+    MaskKeys,
+    MaskOpening,
+    MaskRoster,
+    MaskShares,
+)
 from fedagent_protocol.signed import identity_of
 from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
@@ -54,15 +61,29 @@ class Round:
     def agents(self) -> list[str]:
         return sorted(self.members)
 
-    def share(self, *, keys: set[str], shares: set[str]) -> None:
-        """Settle who is in the masks; those named drop out at keys or at shares."""
+    @property
+    def liar(self) -> str:
+        return self.agents[0]
+
+    def share(
+        self,
+        *,
+        keys: Collection[str] = (),
+        shares: Collection[str] = (),
+        lie: Callable[[MaskShares], MaskShares] | None = None,
+    ) -> None:
+        """Settle who is in the masks; those named drop out at keys or at shares.
+
+        With a `lie` the first by its id says that in place of its shares.
+        """
         for agent in self.agents:
             if agent not in keys:
                 self.cohort.keys(agent, self.members[agent].keys())
         roster = self.cohort.close_keys()
         for agent in roster.members:
             if agent not in shares:
-                self.cohort.shares(agent, self.members[agent].roster(roster))
+                said = self.members[agent].roster(roster)
+                self.cohort.shares(agent, lie(said) if lie and agent == self.liar else said)
         for agent in self.cohort.close_shares():
             self.members[agent].delivery(self.cohort.delivery(agent))
             self.cohort.agree(agent, self.members[agent].agreement())
@@ -76,16 +97,22 @@ class Round:
     def ring(self) -> Ring:
         return ring_of(self.spec, 100)
 
-    def finish(self, *, updates: set[str], answers: set[str]) -> tuple[set[str], bytes]:
+    def finish(
+        self,
+        *,
+        updates: Collection[str] = (),
+        answers: Collection[str] = (),
+        lie: Callable[[MaskOpening], MaskOpening] | None = None,
+    ) -> tuple[set[str], bytes]:
         """Return whose updates are in the sum, and the sum."""
-        survivors = self.cohort.joined - updates
+        survivors = self.cohort.joined - set(updates)
         total = sum((self.masked(agent) for agent in survivors), np.zeros(SIZE + 1, self.ring.word))
         ask = self.cohort.survivors(frozenset(survivors))
-        for agent in ask.survivors:
+        for agent in sorted(ask.survivors):
             if agent not in answers:
-                self.cohort.opening(agent, self.members[agent].opening(ask))
-        seeds = self.cohort.unmask()
-        add_masks(total, seeds, self.ring)
+                said = self.members[agent].opening(ask)
+                self.cohort.opening(agent, lie(said) if lie and agent == self.liar else said)
+        add_masks(total, self.cohort.unmask(), self.ring)
         return set(ask.survivors), total.tobytes()
 
     def expected(self, survivors: set[str]) -> bytes:
@@ -122,11 +149,11 @@ def test_whoever_drops_out_and_when_the_sum_is_exact_or_there_is_none(
 
 def test_what_the_edge_has_of_one_update_looks_like_chance() -> None:
     here = Round(5)
-    here.share(keys=set(), shares=set())
+    here.share()
     agent = here.agents[0]
     assert here.masked(agent).tobytes() != here.expected({agent})
     # Also once the sum is unmasked without it: a late update stays masked by its own seed.
-    survivors, total = here.finish(updates={agent}, answers=set())
+    survivors, total = here.finish(updates={agent})
     assert total == here.expected(survivors)
     late = here.masked(agent)
     add_masks(late, [(key, -sign) for key, sign in here.members[agent].seeds()[1:]], here.ring)
@@ -135,7 +162,7 @@ def test_what_the_edge_has_of_one_update_looks_like_chance() -> None:
 
 def shared(count: int = 5) -> Round:
     here = Round(count)
-    here.share(keys=set(), shares=set())
+    here.share()
     return here
 
 

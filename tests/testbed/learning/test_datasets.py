@@ -22,14 +22,6 @@ def read_anew() -> None:
     load_data.cache_clear()
 
 
-def test_digits_are_bundled_scaled_and_split() -> None:
-    data = load_classes("digits")
-    assert data.x.dtype == np.float32
-    assert (data.x.shape, data.test_x.shape) == ((1438, 64), (359, 64))
-    assert (data.dense_x.min(), data.dense_x.max(), data.classes) == (0.0, 1.0, 10)
-    assert set(np.unique(data.test_y)) == set(range(10))
-
-
 def test_absent_files_say_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FEDAGENT_DATA", raising=False)
     monkeypatch.chdir(tmp_path)

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from fedagent_agent.learners import create as create_learner
 from fedagent_task.errors import RecipeError
-from fedagent_task.models import create
-from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
+from fedagent_task.recipe.spec import ModelSpec
 from fedagent_testbed.learning.datasets import StudyData
 from fedagent_testbed.learning.networks import Network
 from fedagent_testbed.learning.partition import iid
 from fedagent_testbed.learning.trainer import FederatedLearner, FederatedTrainer
 from fedagent_testbed.recipe import Training
 from fedagent_testbed.study import load_recipe
+
+from .test_trainer import live
 
 SIDE, CLASSES = 16, 4
 TRAINING = Training(model="cnn", rate=0.05, batch=8, epochs=2)
@@ -48,22 +48,13 @@ def trainer_of(data: StudyData, training: Training = TRAINING) -> FederatedTrain
 def test_a_client_learns_what_a_live_agent_would(quarters: StudyData) -> None:
     trainer = trainer_of(quarters)
     start = trainer.initial(1)
-    (updates,) = trainer.train(start, np.array([2]), np.array([0]), round_=5)
+    (updates,) = trainer.train(start, np.array([2]), np.array([0]), round_=4)
     spec = ModelSpec(
         kind="cnn", features=256, classes=CLASSES, layout="fashion", image=(SIDE, SIDE, 1)
     )
-    model = create(spec)
-    rng = np.random.default_rng(np.random.SeedSequence(7, spawn_key=(1, 5, 2)))
-    plain = LearnerSpec(name="minibatch", rate=0.05, batch=8, buffer=20, backend="numpy")
-    agent = create_learner(model, plain, rng)
-    agent.begin(model.init(7))
-    part = trainer._train.of(2)
-    agent.absorb(trainer._train.x[part], trainer._train.y[part])
-    agent.step(2)
-    update = agent.update()
-    flat = np.concatenate([update[one.name].ravel() for one in model.manifest().specs])
-    np.testing.assert_allclose(updates.deltas[0], flat, atol=1e-5)
-    assert np.abs(flat).max() > 0.01
+    expected = live(trainer, spec, start[0], 2, rate=0.05, batch=8)
+    np.testing.assert_allclose(updates.deltas[0], expected, atol=1e-5)
+    assert np.abs(expected).max() > 0.01
 
 
 def test_images_that_are_too_small_are_refused() -> None:

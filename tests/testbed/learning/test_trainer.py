@@ -1,11 +1,14 @@
-"""The batched trainer is the plain loop, whatever is trained together, and it learns."""
+"""The batched trainer learns as live agents do, whatever is trained together."""
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from fedagent_agent.learners import create as create_learner
 from fedagent_task.models import create
-from fedagent_task.recipe.spec import ModelSpec
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 from fedagent_testbed.learning import trainer
 from fedagent_testbed.learning.aggregating import RoundSums, Updates
 from fedagent_testbed.learning.datasets import StudyData, load_classes
@@ -40,33 +43,24 @@ def uneven(data: StudyData) -> Partition:
     return np.split(order, [0, 1, 3, 19, 59])
 
 
-def plain_loop(
-    data: StudyData,
-    partition: Partition,
-    model: BatchedModel,
-    *,
-    theta: Floats,
-    client: int,
-    epochs: int,
-    rng: np.random.Generator,
+def live(
+    trainer: FederatedTrainer, spec: ModelSpec, theta: Floats, client: int, **keys: Any
 ) -> Floats:
-    """Train one client, sample by sample order, with 2-D products only."""
-    train, _ = split(data, partition, held_out=0.2, seed=7)
-    x, y = train.x[train.of(client)], train.y[train.of(client)]
-    bias = theta[: model.classes].copy()
-    weight = theta[model.classes :].reshape(model.classes, model.features).copy()
-    orders = rng.permuted(np.tile(np.arange(len(y)), (epochs, 1)), axis=1)
-    for order in orders:
-        for first in range(0, len(y), BATCH):
-            rows = order[first : first + BATCH]
-            z = x[rows] @ weight.T + bias
-            p = np.exp(z - z.max(axis=1, keepdims=True))
-            p /= p.sum(axis=1, keepdims=True)
-            p[np.arange(len(rows)), y[rows]] -= 1.0
-            p /= len(rows)
-            bias -= np.float32(RATE) * p.sum(axis=0)
-            weight -= np.float32(RATE) * (p.T @ x[rows] + np.float32(L2) * weight)
-    return np.concatenate((bias, weight.ravel()))
+    """Return the update that a live agent makes of a client's samples in round 4."""
+    part, model = trainer._train.of(client), create(spec)
+    rng = np.random.default_rng(np.random.SeedSequence(7, spawn_key=(1, 4, client)))
+    keys = {"rate": RATE, "batch": BATCH, "buffer": part.stop - part.start, **keys}
+    agent = create_learner(model, LearnerSpec(name="minibatch", backend="numpy", **keys), rng)
+    weights, at = {}, 0
+    for one in model.manifest().specs:
+        size = int(np.prod(one.shape))
+        weights[one.name] = theta[at : at + size].reshape(one.shape)
+        at += size
+    agent.begin(weights)
+    agent.absorb(trainer._train.x[part], trainer._train.y[part])
+    agent.step(2)
+    update = agent.update()
+    return np.concatenate([update[one.name].ravel() for one in model.manifest().specs])
 
 
 def trainer_of(
@@ -96,20 +90,18 @@ def all_of(trainer: FederatedTrainer, start: Floats, clients: list[int], round_:
     return np.concatenate([part.deltas for part in parts])
 
 
-def test_batched_training_is_the_plain_loop(digits: StudyData) -> None:
-    partition = uneven(digits)
-    model = model_of(l2=L2)
-    training = trainer_of(digits, partition, model=model)
+def test_a_client_learns_what_a_live_agent_would(digits: StudyData) -> None:
+    spec = ModelSpec(kind="softmax", features=64, classes=10, l2=L2)
+    training = trainer_of(digits, uneven(digits), model=BatchedModel(create(spec)))
     start = training.initial(2)
-    start[1] += np.random.default_rng(1).standard_normal(model.size, dtype=np.float32)
+    start[1] += np.random.default_rng(1).standard_normal(start.shape[1], dtype=np.float32)
     clients, edges = np.array([3, 5, 0, 2, 4, 1]), np.array([0, 1, 1, 0, 0, 1])
     (updates,) = training.train(start, clients, edges, round_=4)
     assert updates.clients.tolist() == clients.tolist()
-    for i, (client, edge) in enumerate(zip(clients, edges, strict=True)):
-        rng = np.random.default_rng(np.random.SeedSequence(7, spawn_key=(1, 4, int(client))))
-        theta = start[edge]
-        after = plain_loop(digits, partition, model, theta=theta, client=client, epochs=2, rng=rng)
-        np.testing.assert_allclose(updates.deltas[i], after - theta, atol=1e-5)
+    for i, (client, edge) in enumerate(zip(clients.tolist(), edges, strict=True)):
+        if client:
+            expected = live(training, spec, start[edge], client)
+            np.testing.assert_allclose(updates.deltas[i], expected, atol=1e-5)
     assert np.abs(updates.deltas[1]).max() > 0.05
     assert not updates.deltas[2].any()
 

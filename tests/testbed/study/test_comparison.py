@@ -57,21 +57,6 @@ def test_all_takes_what_can_run_and_says_why_not_the_others() -> None:
     assert found.record()["skipped"] == found.skipped
 
 
-@pytest.mark.parametrize(
-    ("sets", "names", "options", "ran"),
-    [
-        (('world.compare=["random"]',), (), {}, "random"),
-        (("world.compare=[]", "policy.name=cheapest"), (), {}, "cheapest"),
-        ((), "random", {}, "random"),
-        ((), "all", {"expand": False}, "all"),
-    ],
-)
-def test_who_runs(
-    sets: tuple[str, ...], names: str | tuple[()], options: dict[str, bool], ran: str
-) -> None:
-    assert list(compare(small(*sets), names, seeds=1, **options).histories) == [ran]  # type: ignore[arg-type] # `expand`
-
-
 def test_regret_is_against_the_same_seeds() -> None:
     found = compare(small("rounds.count=30"), ["random", "oracle"], seeds=3)
     best, mine = found.figures("oracle"), found.figures("random")
