@@ -11,7 +11,7 @@ import numpy as np
 
 from fedagent_coordinator.policies.base import Feedback, FloatArray, IntArray
 from fedagent_coordinator.policies.state import ArrayState, floats
-from fedagent_protocol.registry import number, require, whole
+from fedagent_protocol.registry import number, whole
 
 MAX_ITERATIONS = 1_000_000
 """Largest number of iterations of one arrival step."""
@@ -70,7 +70,6 @@ class PrimalDualControl(ArrayState):
         self._alpha = number(self.name, "alpha", alpha, most=1.0)
         self._u, self._h_max = number(self.name, "u", u), number(self.name, "h_max", h_max)
         self._scale = number(self.name, "scale", scale)
-        require(self.name, "normalise", normalise, isinstance(normalise, bool), "true or false")
         self._normalise = normalise
         start = whole(self.name, "start", start, 1, MAX_ITERATIONS)
         self._numbers[0] = min(max(start, self._least), self._most)

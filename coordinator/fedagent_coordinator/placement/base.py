@@ -139,8 +139,7 @@ class FixedPlacement(StatelessPlacement):
     name = "fixed"
 
     def __init__(self, *, edge: int = 0) -> None:
-        known = isinstance(edge, int) and not isinstance(edge, bool) and edge >= 0
-        require(self.name, "edge", edge, known, "an edge's index")
+        require(self.name, "edge", edge, edge >= 0, "an edge's index")
         self._edge = edge
 
     def choose(self, view: PlacementView, rng: np.random.Generator) -> Placement:  # noqa: ARG002 - the interface's arguments

@@ -178,7 +178,6 @@ class BudgetedUcbPaperPlacement(ArrayState):
     parts = ("_history", "_bonuses")
 
     def __init__(self, *, r_min: float = 0.1, literal: bool = False) -> None:
-        require(self.name, "literal", literal, isinstance(literal, bool), "true or false")
         require(self.name, "r_min", r_min, 0 < r_min <= 1, "in (0, 1]")
         self._r_min = float(r_min)
         self._history = EdgeHistory()

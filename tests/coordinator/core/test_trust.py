@@ -8,7 +8,7 @@ import pytest
 
 from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.trust import ClaimGaps, Trust, evidence
-from fedagent_coordinator.policies.adaptive import AdaptivePolicy
+from fedagent_coordinator.policies.adaptive.policy import AdaptivePolicy
 from fedagent_coordinator.policies.base import CLAIM_GAP, Feedback, RoundView
 from fedagent_coordinator.policies.baselines import CheapestPolicy
 from fedagent_task.aggregation.alignment import COPIED, ELSEWHERE, OPPOSED

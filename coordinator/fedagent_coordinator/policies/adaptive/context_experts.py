@@ -156,14 +156,10 @@ class ContextExperts(ArrayState):
         """Take the first medians of what is reported as the origin."""
         if len(view.pair_client) == 0:
             return
-        unsettled = np.flatnonzero(~np.isfinite(self._centre)).tolist()
-        named = {k for k, name in enumerate(_LEVELS, 1) if name in view.feature_names}
-        if math.isfinite(view.deadline_s):
-            named.add(0)
-        if named.isdisjoint(unsettled):
-            return
-        reported = Reported.of(view)
-        for k in named.intersection(unsettled):
+        for k in np.flatnonzero(~np.isfinite(self._centre)).tolist():
+            if not (_LEVELS[k - 1] in view.feature_names if k else math.isfinite(view.deadline_s)):
+                continue
+            reported = Reported.of(view)
             column = _level(reported, k) if k else self._demand.required(reported)[1]
             if column is not None:
                 self._centre[k] = float(np.median(column))

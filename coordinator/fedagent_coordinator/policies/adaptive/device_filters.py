@@ -121,16 +121,9 @@ class DeviceFilters(ArrayState):
         success: BoolArray,
         quality: FloatArray,
     ) -> FloatArray:
-        """Take in outcomes of distinct clients.
+        """Take in outcomes of distinct clients; return what is believed now, float64[R, F, TYPES].
 
-        Args:
-            found: The clients, as they were before.
-            types: As in `chance`.
-            success: bool[R].
-            quality: float64[R], what a common cause left of every chance of success.
-
-        Returns:
-            float64[R, F, TYPES], what is believed of them now.
+        `quality` is what a common cause left of every chance of success; `types` as in `chance`.
         """
         if len(found.known) < len(found.clients):
             self._know(np.delete(found.clients, found.known), found.round)

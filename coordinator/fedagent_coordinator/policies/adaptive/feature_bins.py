@@ -112,8 +112,7 @@ class BinnedContext(ArrayState):
         begun = bool(np.isfinite(self.sample[0]).all()) if len(self.sample) else False
         count = _PER_ROUND // 4 if begun else _PER_ROUND
         at = (int(self.next_row[0]) + np.arange(count)) % _SAMPLE
-        columns = np.empty((len(self.features), len(demand)))
-        columns[:1], columns[1:] = demand, self._columns(reported)
+        columns = np.concatenate((demand[None], self._columns(reported)))
         finite = np.isfinite(columns)
         columns[~finite] = np.nan  # which sorts last
         columns.sort(axis=1)

@@ -112,10 +112,12 @@ class AdaptivePolicy(ArrayState):
         turn = self._in_turn(view, due[order], idle, allowed)
         if view.trust is not None:
             scores = scores * view.of_client(view.trust)
-        first = fill(view, turn, budgets=_within(view, allowed)) if len(turn) else turn
+        within = np.minimum(view.edge_budget, np.rint(allowed * 1e6).astype(np.int64))
+        first = fill(view, turn, budgets=within) if len(turn) else turn
         wanted = view.of_client(view.client_available & ~self._resting(view, idle))
         wanted &= scores >= _HARDLY * scores.max(initial=0.0)
-        value = view.of_client(self._waiting(idle)) * scores
+        waiting = 1.0 + self._patience * np.minimum(idle, self._idle_rounds) / self._idle_rounds
+        value = view.of_client(waiting) * scores
         rest = assign(view, value, self._solver, rng, wanted=wanted, after=first)
         notes = {**self._forecasts.weights, "probes": float(len(first))}
         return explained(view, np.concatenate((first, rest)), scores, notes)
@@ -263,11 +265,3 @@ class AdaptivePolicy(ArrayState):
         resting = np.zeros(len(idle), dtype=np.bool_)
         resting[clients] = self._forecasts.never(clients, view.round) > _SURELY
         return resting
-
-    def _waiting(self, idle: IntArray) -> FloatArray:
-        return 1.0 + self._patience * np.minimum(idle, self._idle_rounds) / self._idle_rounds
-
-
-def _within(view: RoundView, allowed: FloatArray) -> IntArray:
-    """Return int64[M], what each edge may spend on trying devices."""
-    return np.minimum(view.edge_budget, np.rint(allowed * 1e6).astype(np.int64))

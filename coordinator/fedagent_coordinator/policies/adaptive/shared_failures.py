@@ -55,12 +55,7 @@ class SharedFailures(ArrayState):
     ) -> FloatArray:
         """Return float64[S], what was left of each order's chance of success, and learn.
 
-        Args:
-            edge: int32[S].
-            chance: float64[S], forecasts of success in a good round at a good edge.
-            success: bool[S].
-            silent: bool[S], the edge failed or did not report.
-            total: Edges that are known.
+        `chance` is of a good round at a good edge; a `silent` edge failed or did not report.
         """
         self.grow(edges=total)
         if not len(edge):

@@ -107,9 +107,7 @@ class UploadDemand(ArrayState):
 
     def hopeless(self, left: FloatArray, deadline_s: float) -> BoolArray:
         """Return bool[R]: pairs with no time left for their upload; none without a deadline."""
-        if not math.isfinite(deadline_s):
-            return np.zeros(len(left), dtype=np.bool_)
-        return left <= _FLOOR * deadline_s
+        return (left <= _FLOOR * deadline_s) & math.isfinite(deadline_s)
 
     def learn(self, feedback: Feedback, reported: Reported) -> None:
         """Take in the durations of what arrived, given what is reported of its pairs."""

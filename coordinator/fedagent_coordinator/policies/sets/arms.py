@@ -5,7 +5,7 @@ model after its last round.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -153,7 +153,7 @@ class ArmTable(ArrayState):
     def __init__(self, size: int) -> None:
         self.fix(size=size)
         self._size = size
-        self._row: dict[bytes, int] = {}
+        self.keys: dict[bytes, int] = {}  # row of each arm by its key (`keys_of`)
         self._top = -1
 
     def __len__(self) -> int:
@@ -179,7 +179,7 @@ class ArmTable(ArrayState):
         self.arms = np.concatenate((self.arms, clients[np.newaxis].astype(np.int32)))
         self.arm_mean = np.concatenate((self.arm_mean, [reward if prior is None else prior]))
         self.arm_count = np.concatenate((self.arm_count, [1]))
-        self._row[clients.astype(">i4").tobytes()] = row
+        self.keys[clients.astype(">i4").tobytes()] = row
         self._top = max(self._top, int(clients[-1]))
         if prior is not None:
             self._add(row, reward)
@@ -201,11 +201,6 @@ class ArmTable(ArrayState):
         """Return the UCB index of these rows: mean + mu sqrt(ln t / count)."""
         return np.asarray(self.arm_mean[rows] + mu * np.sqrt(math.log(t) / self.arm_count[rows]))
 
-    @property
-    def keys(self) -> Mapping[bytes, int]:
-        """Row of each arm by its key (`keys_of`)."""
-        return self._row
-
     def problems(self) -> Iterator[str]:
         """Refuse arms that contradict each other."""
         if not self.arm_count.all():
@@ -215,7 +210,7 @@ class ArmTable(ArrayState):
 
     def restored(self) -> None:
         """Find the arms' rows again."""
-        self._row = {key: row for row, key in enumerate(keys_of(self.arms))}
+        self.keys = {key: row for row, key in enumerate(keys_of(self.arms))}
         self._top = int(self.arms.max(initial=-1))
 
     def _add(self, row: int, reward: float) -> None:

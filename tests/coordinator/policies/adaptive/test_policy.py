@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.policies import Ending, Feedback, Purpose, RoundView, round_rng
-from fedagent_coordinator.policies.adaptive import AdaptivePolicy
+from fedagent_coordinator.policies.adaptive.policy import AdaptivePolicy
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_testbed.study import load_recipe, play
 from tests.fakes.rounds import column_view, ended
