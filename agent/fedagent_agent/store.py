@@ -6,7 +6,10 @@
 
 import dataclasses
 import hashlib
+import random
 import struct
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from pkgutil import resolve_name
@@ -39,7 +42,9 @@ from .core.effects import (
 from .core.vouching import Voucher
 from .models import ModelsCache
 from .peers.core.records import StoreSlot
-from .peers.store import PeerDevice
+from .peers.core.selection import PeerAccess
+from .peers.core.transport import PeerTransport
+from .peers.seal import PeerSeal
 from .site import Signatures
 from .trainer.frames import Cancel, Evaluate, Failed, Mask, Open, Reply, Train, Trained
 
@@ -224,7 +229,26 @@ def open_agent(
     directory, signatures = Path(config.data_dir), Signatures(identity, config.site)
     store = AgentStore(config, signatures, submit, checkpoint)
     books = store.books
-    peers = PeerDevice(books, identity, config.neighbours(), seed=config.seed_of(agent))
+
+    def peering(counters: Counter[str]) -> PeerAccess | str:
+        """Open keys and memory when neighbours are first needed; else return why not."""
+        if identity is None:
+            return "no identity to seal envelopes with"
+        try:
+            start, arms = books.begin_peers(int(time.time())), books.arms()
+        except DiskError as error:
+            return str(error)
+        declared = {peer: far for peer, far in config.neighbours().items() if peer != agent}
+        seal = PeerSeal(identity, start, reserved=frozenset(declared))
+        return PeerAccess(
+            me=agent,
+            incarnation=start,
+            transport=PeerTransport(seal, counters),
+            rng=random.Random(config.seed_of(agent)),  # noqa: S311 - no secret
+            arms=arms,
+            declared=declared,
+        )
+
     core = AgentCore(
         config,
         agent=agent,
@@ -236,7 +260,7 @@ def open_agent(
         claim=signatures.terms,
         sign=signatures.answer,
         pending=pending,
-        peering=peers.open,
+        peering=peering,
         voucher=voucher,
         idle_opinions=idle_opinions,
     )

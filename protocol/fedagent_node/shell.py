@@ -26,7 +26,7 @@ from fedagent_node.site.tls import SiteTls
 from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.messages import AnyMessage, Hello, PeerDeliver, PeerSend, kind
+from fedagent_protocol.messages import AnyMessage, Hello, kind
 
 from .address import BrokerAddress, TlsFiles
 from .data_dir import Identity, count_start, hold_data_dir, load_or_create, store_starts
@@ -44,6 +44,9 @@ WARNINGS_PER_S = 5.0
 """Log lines about peers; the rest is only counted."""
 TRACES = 3
 """Unforeseen errors that are logged with their trace; the rest is only counted."""
+PACED_BYTES = 8192
+"""A broker acknowledges what is as long, which paces it. Anything else costs less to say again than
+to acknowledge: sessions are clean, so that no broker keeps a message for who is away."""
 LATE_S = 10.0
 """A core that is called so much later than it asked for is called no more."""
 LONGEST_JOB_S = 600.0
@@ -418,10 +421,8 @@ class Shell:
             return True  # nobody is there yet
         if isinstance(message, Hello):  # with the device's address, for people
             message = structs.replace(message, address=link.local_address[:64])
-        # A peer repeats what gets lost; an acknowledgement would cost as much again.
-        qos = 0 if isinstance(message, PeerSend | PeerDeliver) else 1
         payload = self.gate.seal(topic, encode(message), link=name, kind=kind(message))
-        return link.publish(topic, payload, qos=qos)
+        return link.publish(topic, payload, qos=int(len(payload) >= PACED_BYTES))
 
     def change(self, effect: Connect) -> None:
         """Change links, as the role does."""
