@@ -27,10 +27,10 @@ VERDICT_S = 0.5
 """A broker that sends no tickets says nothing when all is well; more is not waited for that."""
 HALF_OPEN = tuple(
     (socket.IPPROTO_TCP, getattr(socket, name), value)
-    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    for name, value in (("TCP_KEEPIDLE", 45), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
     if hasattr(socket, name)
 )
-"""Options by which the kernel ends a connection whose other end has been gone for 35 s."""
+"""Options by which the kernel ends a connection whose other end has been gone for a minute."""
 MDNS_GROUP = "224.0.0.251"
 _INNER = re.compile(
     # docker's own bridges are br- and a hash: OpenWrt's LAN is br-lan.

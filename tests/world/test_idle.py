@@ -11,7 +11,7 @@ from . import ROUNDS, World, m
 
 Make = Callable[..., World]
 HOUR = 3600.0
-ENVELOPE, CERTIFICATE = 107, 500
+ENVELOPE, CERTIFICATE = 107, 430
 TRANSPORT = 200
 """Topic, MQTT, TLS, TCP and IP, and the acknowledgement."""
 
