@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -43,7 +44,6 @@ AGENTS, ATTACKERS = 5, 20
 FLOOD_S, QUIET_S = 6.0, 3.0
 BAR_MB = 128.0
 BLOCK = os.urandom(200_000)
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass
@@ -55,31 +55,26 @@ class Attack:
     site: str
     contexts: list[ssl.SSLContext | None]
     keys: list[Identity]
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
 
     @property
     def ids(self) -> list[str]:
         """Their ids."""
         return [key.id for key in self.keys]
 
-    async def connected(self, i: int, *, session: bool = True) -> Streams:
+    async def connected(self, i: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Return a connection of the i-th attacker."""
         i %= len(self.ids)
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", self.port, ssl=self.contexts[i], limit=1 << 16
         )
-        if session:
-            writer.write(connect_packet(self.ids[i] if self.contexts[i] is None else "x"))
-            await reader.readexactly(4)
+        writer.write(connect_packet(self.ids[i] if self.contexts[i] is None else "x"))
+        await reader.readexactly(4)
         return reader, writer
 
     def up(self, i: int) -> str:
         """Return a topic that the i-th may write to."""
         return topics.agent_up(self.site, self.ids[i % len(self.ids)], self.edge, "hello")
-
-    def count(self, what: str) -> None:
-        """Count what was done."""
-        self.counts[what] = self.counts.get(what, 0) + 1
 
 
 async def sent(writer: asyncio.StreamWriter, packet: bytes) -> None:
@@ -122,17 +117,15 @@ async def stalled(a: Attack, i: int) -> None:
     _, other = await a.connected(i + 1)
     while True:
         await sent(other, publish(a.up(i + 1), BLOCK))
-        a.count("messages")
+        a.counts["messages"] += 1
 
 
 async def half_open(a: Attack, _: int) -> None:
     """Hold connections that say nothing, or the first byte of something."""
-    held = []
-    for n in range(150):
-        reader, writer = await asyncio.open_connection("127.0.0.1", a.port)
+    held = [await asyncio.open_connection("127.0.0.1", a.port) for _ in range(150)]
+    for n, (_reader, writer) in enumerate(held):
         writer.write(b"\x16" * (n % 2))
-        held.append((reader, writer))
-        a.count("connections")
+        a.counts["connections"] += 1
     await asyncio.sleep(FLOOD_S)
 
 
@@ -141,7 +134,7 @@ async def connects(a: Attack, i: int) -> None:
     while True:
         _, writer = await a.connected(i)
         writer.close()
-        a.count("connections")
+        a.counts["connections"] += 1
 
 
 async def published(a: Attack, i: int) -> None:
@@ -149,7 +142,7 @@ async def published(a: Attack, i: int) -> None:
     _, writer = await a.connected(i)
     while True:
         await sent(writer, publish(a.up(i), BLOCK))
-        a.count("messages")
+        a.counts["messages"] += 1
 
 
 async def signed(a: Attack, i: int) -> None:
@@ -158,9 +151,8 @@ async def signed(a: Attack, i: int) -> None:
     gate = Gate(a.keys[0], starts=int(time.time()), clock=time.monotonic)
     while i == 0:
         for _ in range(15):
-            payload = gate.seal(a.up(0), encode(Hello()), kind="hello")
-            await sent(writer, publish(a.up(0), payload))
-            a.count("messages")
+            await sent(writer, publish(a.up(0), gate.seal(a.up(0), encode(Hello()), kind="hello")))
+            a.counts["messages"] += 1
         await asyncio.sleep(0.005)
     await asyncio.sleep(FLOOD_S)
 
@@ -172,8 +164,7 @@ async def invented(a: Attack, i: int) -> None:
         voice = Voice(f"invented-{i}-{n}")
         topic = topics.agent_up(a.site, voice.id, a.edge, "hello")
         await sent(writer, publish(topic, voice.seal(topic, Hello())))
-        a.count("names")
-        await asyncio.sleep(0)
+        a.counts["names"] += 1
 
 
 FLOODS: dict[str, Callable[[Attack, int], Awaitable[None]]] = {
@@ -203,11 +194,9 @@ def _memory(edge: RoleProcess) -> float:
     """Return the resident megabytes of the edge and its children."""
     total = 0
     with suppress(psutil.NoSuchProcess):
-        family = [psutil.Process(edge.pid)]
-        family += family[0].children(recursive=True)
-        for one in family:
-            with suppress(psutil.NoSuchProcess):
-                total += one.memory_info().rss
+        own = psutil.Process(edge.pid)
+        for one in (own, *own.children(recursive=True)):
+            total += one.memory_info().rss
     return total / 1e6
 
 
@@ -219,8 +208,7 @@ def _rounds(coordinator: RoleProcess) -> int:
 def measure(broker: str, *, secure: bool) -> Rows:
     """Run every flood against one edge."""
     with tempfile.TemporaryDirectory(prefix="fedagent-floods-") as folder:
-        home = Path(folder)
-        site = f"floods-{secrets.token_hex(4)}"
+        home, site = Path(folder), f"floods-{secrets.token_hex(4)}"
         with LocalField(home, site, defaults={"log_level": "error"}) as here:
             cover: dict[str, Any] = {"secure": True} if secure else {}
             join: dict[str, Any] = {"join_port": free_port("127.0.0.1")} if secure else {}
@@ -269,8 +257,7 @@ def _one(
     during, took = _rounds(coordinator) - before, time.monotonic() - began
     time.sleep(QUIET_S)
     after = _rounds(coordinator) - before - during
-    alive = edge.popen.poll() is None
-    met = peak - idle <= BAR_MB and during > 0 and after > 0 and alive
+    met = peak - idle <= BAR_MB and during > 0 and after > 0 and edge.popen.poll() is None
     return {
         "bench": "floods",
         "flood": name,
