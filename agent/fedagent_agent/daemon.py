@@ -109,7 +109,7 @@ class AgentDaemon:
                 links.found(adverts)
                 joiner.seen(adverts)
 
-            links.joining = shell.site is None and config.tls is None and not config.insecure
+            links.joining = shell.membership is None and config.tls is None and not config.insecure
             discovery.browse("edge", found, needed=not typed)
             if links.joining:
                 # A coordinator lets in before there is any edge.

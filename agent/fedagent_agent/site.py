@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from fedagent_node.data_dir import Identity
 from fedagent_node.envelope import EnvelopeError
-from fedagent_node.site.certificates import judged_time
 from fedagent_node.site.membership import Membership
 from fedagent_protocol.messages import (
     ContextReport,
@@ -41,7 +40,7 @@ LONGEST_S = 86_400.0
 class SiteVoucher:
     """The voucher of a device.
 
-    Its clock judges how old a word is, unless it is earlier than the device's own certificate.
+    Its clock judges how old a word is, unless it is wrong (`Credentials.judged_time`).
     """
 
     _site: str
@@ -67,7 +66,7 @@ class SiteVoucher:
         said = task_of_run(self._site, run, task, claim.until_s)
         if not verify(found.public, claim.signature, said):
             return "bad_signature"
-        now = judged_time(member.site.credentials.certificate, self._clock)
+        now = member.credentials.judged_time(self._clock())
         left = claim.until_s - now if now is not None else LONGEST_S
         return Vouched(found.public, min(left, LONGEST_S)) if left > 0 else "expired"
 

@@ -6,18 +6,49 @@ import sys
 from pathlib import Path
 
 from fedagent_coordinator.books.schema import DAMAGE, DATABASE, one_line, refused_by_disk
-from fedagent_node.errors import LinkError
+from fedagent_node.errors import DataDirBusyError, JoinError, LinkError
 from fedagent_node.process import end, return_freed_memory, start
+from fedagent_node.settings import SettingError
 from fedagent_protocol.errors import RegistryError, is_disk_error
-from fedagent_task.errors import TaskError
+from fedagent_task.errors import DatasetError, RecipeError, TaskError, TaskFileError
 
 from .config import CoordinatorConfig
 from .daemon import Daemon
-from .errors import CoordinatorError, StoreDamagedError, StoreFailedError
-from .exits import EXIT_CODES
+from .errors import (
+    CoordinatorError,
+    HistoryLostError,
+    LedgerError,
+    PolicyError,
+    RefusedError,
+    RunConflictError,
+    StoreDamagedError,
+    StoreError,
+    StoreFailedError,
+)
 from .runs import RunFinishedError
 
 _log = logging.getLogger("fedagent_coordinator")
+EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (SettingError, 2),
+    (RecipeError, 2),
+    (TaskFileError, 2),
+    (RefusedError, 2),
+    (JoinError, 2),
+    (DataDirBusyError, 75),
+    (RunConflictError, 31),
+    (HistoryLostError, 32),
+    (StoreDamagedError, 32),
+    (StoreError, 33),
+    (LedgerError, 33),
+    (PolicyError, 34),
+    (RegistryError, 34),
+    (LinkError, 35),
+    (DatasetError, 36),
+    (TaskError, 36),
+    (CoordinatorError, 30),
+    (OSError, 35),
+)
+"""Exit code of each error; the first class that fits decides (docs/exit-codes.md)."""
 
 
 def main() -> int:

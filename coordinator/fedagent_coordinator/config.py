@@ -91,15 +91,6 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         Meta(ge=0, le=65_535),
         Option("Port at which devices and edges join the site; 0 takes a free one.", panel=LINK),
     ] = JOIN_PORT
-    permit_join_s: Annotated[
-        float,
-        Meta(ge=0, le=86_400),
-        Option(
-            "Accept every device and edge that asks, for so many seconds after the first start "
-            "with this option; for labs only.",
-            panel=LINK,
-        ),
-    ] = 0.0
     certificate_days: Annotated[
         float,
         Meta(ge=0.0001, le=365),

@@ -10,8 +10,12 @@ from pathlib import Path
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.site.folder import Site, open_site
 from fedagent_coordinator.site.joining import JoinService
-from fedagent_coordinator.site.revocation import stay_member
-from fedagent_coordinator.site.word import SiteWord, keep_word, own_certificate
+from fedagent_coordinator.site.standing import (
+    SiteWord,
+    keep_word,
+    own_certificate,
+    stay_member,
+)
 from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery.advert import Advert, in_words
 from fedagent_node.effects import EVERYBODY, Emit, Send
@@ -151,7 +155,6 @@ class Daemon:
             site,
             enrolment,
             certificate_days=config.certificate_days,
-            permit_s=config.permit_join_s,
             counters=shell.driver.core.counters,
         )
 
@@ -162,17 +165,6 @@ class Daemon:
         shell.at_close.append(close)
         self._join_port = await service.start(config.listen, config.join_port)
         _log.info("devices and edges join site %s at %s", site.name, ", ".join(service.places))
-        if (left := service.permit_until - time.time()) > 0:
-            _log.warning(
-                "EVERY device and edge that asks is accepted to the site for %.0f more seconds",
-                left,
-            )
-        elif config.permit_join_s:
-            _log.warning(
-                "--permit-join-s %.0f has expired: it counts from the first start with it; to "
-                "accept devices again, start once without it, or give another duration",
-                config.permit_join_s,
-            )
 
     async def _start(self, subscribed: asyncio.Future[None]) -> None:
         """Start once we can hear and be heard: the first beacon makes edges say hello."""

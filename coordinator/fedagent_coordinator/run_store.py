@@ -26,7 +26,7 @@ from fedagent_coordinator.picture.status_files import (
     write_run_status,
 )
 from fedagent_coordinator.picture.summary import summarize
-from fedagent_coordinator.site.revocation import learn_list
+from fedagent_coordinator.site.standing import learn_list
 from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_node.data_dir import Identity, write_private
 from fedagent_node.driver import Job

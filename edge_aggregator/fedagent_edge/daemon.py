@@ -144,7 +144,7 @@ class EdgeDaemon:
     async def _relay_joins(self) -> int:
         """Relay to the coordinator's join service; return the port, 0 for none."""
         config, shell = self._config, self._shell
-        if shell.site is None or not config.covered:
+        if shell.membership is None or not config.covered:
             return 0
         relay = JoinRelay(self._join_services)
         shell.at_close.append(relay.close)

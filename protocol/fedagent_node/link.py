@@ -20,7 +20,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.reasoncodes import ReasonCode
 
-from fedagent_node.site.tls import Towards, named
+from fedagent_node.site.membership import Towards, named
 from fedagent_protocol.errors import safe_text
 
 from .address import BrokerAddress, with_hint

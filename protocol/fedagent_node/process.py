@@ -18,11 +18,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
+
+from fedagent_protocol.errors import FedagentError
 
 from .network import in_step
 from .settings import LogFormat, NodeConfig, SettingError
@@ -55,6 +57,25 @@ def start(
     return run(config)
 
 
+PIPE_BYTES = 60_000
+"""What fits into a pipe whose other end is not read yet."""
+
+
+def piped(config: Mapping[str, object]) -> int:
+    """Return a descriptor of a child's settings, which `ps` must not show: of ``/dev/fd/N``.
+
+    Raises:
+        SettingError: They are too long.
+    """
+    text = json.dumps(config).encode()
+    if len(text) > PIPE_BYTES:
+        raise SettingError("config", f"is over {PIPE_BYTES // 1000} kB", "shorten it")
+    reader, writer = os.pipe()
+    os.write(writer, text)
+    os.close(writer)
+    return reader
+
+
 class JsonLines(logging.Formatter):
     """Log lines as one JSON object each: ``at`` (UTC), ``level``, ``logger``, ``text``."""
 
@@ -77,23 +98,16 @@ def formatter(kind: LogFormat) -> logging.Formatter:
     return JsonLines() if kind == "json" else logging.Formatter(TEXT)
 
 
-def in_two(error: BaseException) -> tuple[str, str]:
-    """Return what is wrong, and the hint: our errors say ``problem; hint``."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    hint = getattr(error, "hint", None)
-    if isinstance(hint, str) and hint:
-        return text.removesuffix(f"; {hint}"), hint
-    problem, parted, hint = text.rpartition("; ")
-    return (problem, hint) if parted else (text, "")
-
-
 def end(role: str, error: BaseException, codes: ExitCodes, *, as_json: bool) -> int:
     """Write what ended a role, and return its exit code: of the first class that fits.
 
     `as_json`: standard output carries JSON lines, of which this is the last.
     """
     code = next(code for kind, code in codes if isinstance(error, kind))
-    problem, hint = in_two(error)
+    problem, hint = str(error) or type(error).__name__, ""
+    if isinstance(error, FedagentError):
+        problem, hint = error.sentence, error.hint
+    problem = " ".join(problem.split())
     sys.stderr.write(f"fedagent {role}: {problem}{'; ' if hint else ''}{hint}\n")
     if as_json:
         last = {"error": problem, "hint": hint, "exit_code": code}

@@ -121,7 +121,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Raises:
             SettingError: One line with the key and the hint.
         """
-        given = {} if text is None else _read(text)
+        given = {} if text is None else read_settings(text)
         prefix = cls.prefix
         known = cls.__struct_fields__
         for variable, value in environment.items():
@@ -345,19 +345,26 @@ _ENCODED = "mqtt://USER:PASSWORD@HOST, with %40 for @, %3A for : and %2F for /"
 _FORMS = "HOST:PORT (a role's log says its port), mqtt://HOST:PORT or mqtts://HOST:PORT"
 
 
-def _read(text: str) -> dict[str, object]:
+def read_settings(text: str) -> dict[str, object]:
+    """Return the keys of a JSON object, or of the TOML or JSON file of that path.
+
+    Raises:
+        SettingError: It cannot be read, or is neither.
+    """
+    name = ""
     if not text.lstrip().startswith("{"):
-        path = Path(text)
+        name = f"{text} "
         try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingError("config", f"{path} cannot be read", "give JSON or a file") from error
-        if path.suffix == ".toml":
-            try:
-                return tomllib.loads(text)
-            except tomllib.TOMLDecodeError as error:
-                raise SettingError("config", f"is not TOML: {error}", "fix that line") from error
+            text = Path(text).read_text("utf-8")
+        except OSError as error:
+            problem = f"cannot read {name}({error.strerror})"
+            raise SettingError("config", problem, "give JSON or a file") from error
+        except UnicodeDecodeError as error:
+            raise SettingError("config", f"{name}is no text", "give JSON or a file") from error
     try:
-        return msgspec.json.decode(text, type=dict[str, object])
-    except msgspec.DecodeError as error:
-        raise SettingError("config", f"is not a JSON object: {error}", "fix it") from error
+        if text.lstrip().startswith("{"):
+            return msgspec.json.decode(text, type=dict[str, object])
+        return tomllib.loads(text)
+    except (msgspec.DecodeError, tomllib.TOMLDecodeError) as error:
+        problem = f"{name}is neither TOML nor a JSON object: {error}"
+        raise SettingError("config", problem, "fix it") from error

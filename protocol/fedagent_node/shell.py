@@ -22,7 +22,6 @@ from fedagent_node.discovery.advert import Advert
 from fedagent_node.site import CERT_FILE, FOLDER
 from fedagent_node.site.certificates import Role, common_name
 from fedagent_node.site.membership import Membership, Renew
-from fedagent_node.site.tls import SiteTls
 from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.errors import safe_text
@@ -186,20 +185,20 @@ class Shell:
             return shared, "external"
         tls = self.tls
         if tls is None and config.covered:
-            if self.site is None:
+            if self.membership is None:
                 problem = f"{config.listen} without certificates would let in anyone on the network"
                 raise SettingError("listen", problem, COVER)
-            tls = self.site.files
+            tls = self.membership.files
             _log.info(
                 "%s: listens on %s with TLS, for members of site %s",
                 self.id,
                 config.listen,
                 config.site,
             )
-            if self.site.credentials.judged_time() is None:
+            if self.membership.credentials.judged_time() is None:
                 _log.warning(
-                    "%s: this machine's clock is earlier than its own certificate: set the "
-                    "clock (timedatectl set-ntp true); until then its broker accepts no clients",
+                    "%s: this machine's clock is wrong: set it (timedatectl set-ntp true); until "
+                    "then its broker accepts no clients",
                     self.id,
                 )
         spec = BrokerSpec(
@@ -313,16 +312,15 @@ class Shell:
 
         Its certificate is renewed for as long as this process lives.
         """
-        site = SiteTls.of(self.directory) if self.tls is None else None
-        if site is not None:
-            member = Membership(self.directory, site, self.links, self._site_changed)
+        if self.tls is not None:
+            return
+        if (member := Membership.of(self.directory)) is not None:
+            member.asked, member.on_change = self._is_certified, self._site_changed
             self.membership = self.gate.certifier = member
             self.spawn(member.keep(renew), "renew-certificate")
 
-    @property
-    def site(self) -> SiteTls | None:
-        """TLS of the site that this role joined."""
-        return self.membership.site if self.membership is not None else None
+    def _is_certified(self, link: str) -> bool:
+        return link in self.links and self.links[link].certified
 
     async def _site_changed(self, revoked: Collection[str]) -> None:
         """Have broker and gate take the files of the site that are new; cut who was revoked."""
@@ -343,7 +341,7 @@ class Shell:
     def tell_revocations(self) -> None:
         """Tell the core of the list that holds; it needs none outside of a site."""
         if self.membership is not None:
-            path = self.membership.site.credentials.crl
+            path = self.membership.credentials.crl
             crl = path.read_bytes() if path.exists() else b""
             self.receive(Revoked(self.membership.number, self.membership.revoked, crl))
 
@@ -368,9 +366,9 @@ class Shell:
         """
         tls: Cover | None = self.tls
         if tls is None and address.scheme == "mqtts":
-            if self.site is None:
+            if self.membership is None:
                 raise NotEnrolledError(str(address))
-            tls = self.site.towards(whose, "broker", ids=ids, elsewhere=self._reached)
+            tls = self.membership.towards(whose, "broker", ids=ids, elsewhere=self._reached)
         link = Link(
             address,
             client_id=client_id,
@@ -406,8 +404,8 @@ class Shell:
     async def _judge(self, advert: Advert) -> str:
         """Return why who answers at an advert's address is not who it names; empty if it is."""
         where, cover = advert.address, None
-        if self.site is not None and where.scheme == "mqtts":
-            cover = self.site.towards(advert.role, "broker", ids=lambda: (advert.id,))
+        if self.membership is not None and where.scheme == "mqtts":
+            cover = self.membership.towards(advert.role, "broker", ids=lambda: (advert.id,))
         return await refusal(where.host, where.port, cover)
 
     def send(self, send: Send) -> bool:

@@ -233,7 +233,7 @@ def task_of_run(site: str, run: RunId, task: Digest, until_s: int) -> bytes:
 class Vouching:
     """The coordinator's own signature; without a certificate that shows whose it is, there is none.
 
-    `site.word.SiteWord` signs; this one is of a coordinator outside of a site.
+    `site.standing.SiteWord` signs; this one is of a coordinator outside of a site.
     """
 
     def task(self, run: RunId, task: Digest) -> TaskClaim | None:  # noqa: ARG002 - `SiteWord` has

@@ -11,11 +11,10 @@ from fedagent_agent.core.tasks import REFUSED_S
 from fedagent_agent.core.vouching import HINTS, UNASSIGNED
 from fedagent_agent.site import LONGEST_S, SiteVoucher
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
-from fedagent_coordinator.site.word import CLAIM_S, SiteWord
+from fedagent_coordinator.site.standing import CLAIM_S, SiteWord
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.certificates import Role
 from fedagent_node.site.membership import Membership
-from fedagent_node.site.tls import SiteTls
 from fedagent_protocol import messages as m
 from fedagent_protocol.signed import Assigning, Calling
 from fedagent_task.recipe.spec import PrivacySpec, SecureAggregationSpec, TaskSpec
@@ -66,14 +65,10 @@ class Site:
 
     def boot(self) -> None:
         folder = self.members.folder / "device"
-
-        async def changed(_: frozenset[str]) -> None:
-            """Nobody needs to know."""
-
-        own, links = SiteTls.of(folder), {LINK: self.link}
-        assert own is not None
+        member = Membership.of(folder)
+        assert member is not None
+        member.asked = lambda link: link == LINK and self.link.certified
         self.me = load_or_create(folder)
-        member = Membership(folder, own, links, changed)  # type: ignore[arg-type]
         self.edge: HandEdge = joined(
             folder,
             OTHER,
@@ -89,7 +84,7 @@ class Site:
         run: str = RUN,
         site: str = SITE,
         by: str = "boss",
-        shown: SiteTls | None = None,
+        shown: Membership | None = None,
     ) -> m.TaskClaim:
         """Return somebody's word on a task, with the coordinator's certificate if none is given."""
         der = (shown or self.boss).credentials.certificate.der
@@ -247,7 +242,7 @@ def test_a_task_that_an_edge_names_is_opened_only_with_the_coordinator_s_word(si
 def signers(site: Site) -> dict[str, m.TaskClaim]:
     """Return a word that is refused, by why it is."""
 
-    def member(name: str, role: Role = "coordinator", **fields: float) -> SiteTls:
+    def member(name: str, role: Role = "coordinator", **fields: float) -> Membership:
         return site.members.member(name, role, **fields)
 
     gone, old = member("gone"), member("old", days=1.0, now=time.time() - 1e6)

@@ -13,6 +13,7 @@ from fedagent_cli.demo.plan import EVERY_DIGIT, HELD_OUT, Demo, make_plan, prepa
 from fedagent_cli.demo.run import Heard, Screen
 from fedagent_cli.errors import UsageError
 from fedagent_coordinator import policies
+from fedagent_protocol.errors import FedagentError
 from fedagent_task.recipe.spec import Recipe
 from fedagent_task.recipe.text import parse_recipe
 
@@ -93,7 +94,7 @@ def test_a_policy_gets_what_it_decides_by(
     ],
 )
 def test_a_wrong_wish_names_what_there_is(tmp_path: Path, wish: dict[str, str], named: str) -> None:
-    with pytest.raises(UsageError, match=named):
+    with pytest.raises(FedagentError, match=named):
         wanted(tmp_path / "d", **wish)
     assert not list(tmp_path.iterdir())
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from fedagent_cli import main
-from fedagent_cli.errors import CliError
 from fedagent_coordinator.errors import RefusedError
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.site.folder import open_site
@@ -19,6 +18,7 @@ from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.certificates import fingerprint
 from fedagent_node.site.enrolling import Applicant, Waiting, ask
 from fedagent_node.site.joining import Invitation, code_of
+from fedagent_protocol.errors import FedagentError
 from tests.coordinator.test_join_service import Field, serving
 
 Run = Callable[..., str]
@@ -49,7 +49,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def problem(run: Run, *arguments: str) -> str:
-    with pytest.raises(CliError) as caught:
+    with pytest.raises(FedagentError) as caught:
         run(*arguments)
     return str(caught.value)
 

@@ -6,15 +6,15 @@ from typing import Any
 import click
 import pytest
 
-from fedagent_cli.errors import UsageError
 from fedagent_cli.main import COMMANDS
 from fedagent_cli.role import launch
+from fedagent_node.settings import SettingError, read_settings
 
 
 def test_options_win_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "edge.toml"
     file.write_text('name = "hall"\nport = 1\n[tls]\nca = "a"\n')
-    merged = launch.merge(launch.read_config(file), {"port": 2, "site": None, "edges": []})
+    merged = launch.merge(read_settings(str(file)), {"port": 2, "site": None, "edges": []})
     assert merged == {"name": "hall", "port": 2, "tls": {"ca": "a"}}
     table: launch.Config = {"price": {"base": 1.0, "per_compute": 2.0}}
     asked = {"price": {"base": 3.0, "per_compute": None}}
@@ -28,10 +28,10 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
 )
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UsageError, match=rf"^[^\n]*{name}[^\n]*$"):
-        launch.read_config(tmp_path / name)
-    with pytest.raises(UsageError, match="cannot read"):
-        launch.read_config(tmp_path)
+    with pytest.raises(SettingError, match=rf"^[^\n]*{name}[^\n]*$"):
+        read_settings(str(tmp_path / name))
+    with pytest.raises(SettingError, match="cannot read"):
+        read_settings(str(tmp_path))
 
 
 @pytest.mark.parametrize("role", launch.MODULES)

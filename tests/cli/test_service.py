@@ -18,10 +18,10 @@ from fedagent_cli.errors import UsageError
 from fedagent_cli.main import app
 from fedagent_cli.role import launch, systemd
 from fedagent_cli.role.systemd import Service
-from fedagent_coordinator.exits import EXIT_CODES as COORDINATOR
+from fedagent_coordinator.__main__ import EXIT_CODES as COORDINATOR
 from fedagent_edge.__main__ import EXIT_CODES as EDGE
 from fedagent_node.errors import JoinError
-from fedagent_node.settings import SettingError
+from fedagent_node.settings import SettingError, read_settings
 
 ROLES = ("agent", "edge", "coordinator")
 PROGRAM = Path("/opt/fedagent/bin/fedagent")
@@ -49,7 +49,7 @@ def test_the_example_settings_are_taken_as_they_are_and_with_every_line(
     for text in (example, whole):
         file = tmp_path / "settings.toml"
         file.write_text(text)
-        launch.check(role, {**launch.read_config(file), "data_dir": str(tmp_path)})
+        launch.check(role, {**read_settings(str(file)), "data_dir": str(tmp_path)})
 
 
 def test_a_unit_starts_its_role_as_its_user() -> None:

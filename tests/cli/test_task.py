@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_cli.errors import UsageError
+from fedagent_protocol.errors import FedagentError
 from fedagent_task.task_file import read_task_file
 from tests.typed import here
 
@@ -76,7 +76,7 @@ def test_a_function_becomes_a_file_that_is_read(
     ],
 )
 def test_what_is_wrong_is_one_line(source: Path, name: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says) as caught:
+    with pytest.raises(FedagentError, match=says) as caught:
         here("task", "build", f"{source}:{name}")
     assert "\n" not in str(caught.value)
 

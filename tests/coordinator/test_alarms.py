@@ -21,6 +21,7 @@ from fedagent_coordinator.picture.status_files import (
     Word,
     write_beside,
 )
+from fedagent_coordinator.site.enrolment import Enrolment
 from tests.fakes.stored_runs import small_plan, small_result, small_view
 from tests.fakes.written_runs import RECIPE, begin, play, write_run
 
@@ -63,6 +64,16 @@ def test_another_coordinator(tmp_path: Path) -> None:
 def test_a_clock_that_went_back(tmp_path: Path) -> None:
     write_run(tmp_path, rounds=1)
     assert [one.kind for one in raised(tmp_path, now=1e9)] == ["clock"]
+
+
+def test_a_device_whose_clock_is_wrong(tmp_path: Path) -> None:
+    write_run(tmp_path, rounds=1)
+    with Enrolment(tmp_path) as site:
+        site.admit(bytes(32), "agent", "kitchen", now=LATER)
+        assert raised(tmp_path) == []
+        site._connection.execute("UPDATE members SET ahead_s = -1096 * 86400.0")
+    (one,) = raised(tmp_path)
+    assert (one.kind, one.name, "1096.0 days behind" in one.text) == ("clock", "kitchen", True)
 
 
 def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,7 +261,7 @@ def test_who_joined_since_the_backup_still_belongs_and_can_be_revoked(
     restore(lost.copy, lost.folder)
     with Enrolment(lost.folder) as enrolment:
         assert enrolment.agents() == {late}
-        assert enrolment.certificate_of(late, now=now) is not None
+        assert enrolment.certificate_of(late) is not None
         used = "SELECT used_by FROM invitations"
         assert enrolment._connection.execute(used).fetchall() == [(late,)], "only once"
     assert lost.held["late"].serial in lost.revoke(late, at=now)

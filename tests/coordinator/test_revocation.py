@@ -14,7 +14,7 @@ from msgspec import structs
 from fedagent_coordinator.backup import restore
 from fedagent_coordinator.site.enrolment import LISTS_SKIPPED, Enrolment
 from fedagent_coordinator.site.folder import Site
-from fedagent_coordinator.site.revocation import learn_list, watch_members
+from fedagent_coordinator.site.standing import learn_list, watch_members
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.effects import Input, Revoked
 from fedagent_node.envelope import EnvelopeError, Refusal
@@ -22,7 +22,6 @@ from fedagent_node.site.authority import Authority
 from fedagent_node.site.certificates import RevocationList
 from fedagent_node.site.credentials import Joined, store_credentials
 from fedagent_node.site.membership import Membership
-from fedagent_node.site.tls import SiteTls
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import encode
@@ -41,9 +40,10 @@ class Process:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.received: list[Input] = []
-        site = SiteTls.of(directory)
-        assert site is not None
-        self.membership = Membership(directory, site, {}, self._changed)
+        found = Membership.of(directory)
+        assert found is not None
+        self.membership = found
+        found.on_change = self._changed
 
     async def _changed(self, revoked: frozenset[str]) -> None:
         self.cut = revoked
@@ -97,10 +97,7 @@ async def test_on_another_machine_too_a_revoked_member_is_out_with_every_certifi
         with pytest.raises(EnvelopeError) as refused:
             member.read(lost.held["hall"].der)
         assert refused.value.refusal is Refusal.REVOKED
-        assert (
-            member.read(lost.held["porch"].der).id
-            == other.membership.site.credentials.certificate.id
-        )
+        assert member.read(lost.held["porch"].der).id == other.membership.credentials.certificate.id
     assert other.cut == {hall}, "the list says whom to leave, whoever handed it on"
 
 

@@ -10,8 +10,13 @@ import pytest
 from fedagent_coordinator.core.effects import WordRenewed
 from fedagent_coordinator.errors import RefusedError
 from fedagent_coordinator.site.folder import open_site, renew_own
-from fedagent_coordinator.site.revocation import renewed
-from fedagent_coordinator.site.word import CLAIM_S, SiteWord, keep_word, own_certificate
+from fedagent_coordinator.site.standing import (
+    CLAIM_S,
+    SiteWord,
+    keep_word,
+    own_certificate,
+    renewed,
+)
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import CredentialsError
 from fedagent_node.site import CERT_FILE, FOLDER

@@ -21,8 +21,6 @@ RECIPES = Path(__file__).parents[2] / "deploy" / "recipes"
 DEMO = RECIPES / "demo.toml"
 PATIENT = ("rounds.deadline_s=20", "rounds.max_wait_s=30")
 """A round is over when all have answered: no test waits so long, however busy the machine."""
-OPEN_SITE: dict[str, Any] = {"secure": True, "join_port": 0, "permit_join_s": 600.0}
-"""A coordinator of a site that takes in whoever asks, TLS on loopback too."""
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto")
 BROKERS = [
     "embedded",

@@ -7,11 +7,13 @@ import pytest
 
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_node.site.credentials import load_credentials
+from fedagent_testbed.local import RoleProcess
 
-from .support import BROKERS, DEMO, OPEN_SITE, PATIENT, check_books, labels, new_field
+from .support import BROKERS, DEMO, PATIENT, check_books, labels, new_field
 from .test_joining import cli
 
 pytestmark = pytest.mark.slow
+SITE = {"secure": True, "join_port": 0}
 CUT_S = 600.0
 """The promise is 60 s on a machine that is not busy."""
 
@@ -24,7 +26,7 @@ def test_a_revoked_agent_and_a_revoked_edge_are_cut_while_connected(
         coordinator = field.coordinator(
             DEMO,
             broker=broker,
-            **OPEN_SITE,
+            **SITE,
             wait_edges=2,
             wait_agents=4,
             sets=("rounds.count=500", "rounds.every_s=0.5", *PATIENT),
@@ -33,6 +35,7 @@ def test_a_revoked_agent_and_a_revoked_edge_are_cut_while_connected(
         for name in ("hall", "porch"):
             field.edge(name, broker=broker, secure=True)
         agents = [field.agent(f"agent-{i}", labels(i)) for i in range(4)]
+        let_in(home, field.processes["hall"], field.processes["porch"], *agents)
         coordinator.wait("round")
         thief = agents[0]
         ident = str(thief.wait("ready")["id"])
@@ -79,3 +82,10 @@ def test_a_revoked_agent_and_a_revoked_edge_are_cut_while_connected(
     check_books(coordinator, still_open=1)
     with open_reader(Path(home)) as read:
         assert read.ledger.verify().balanced
+
+
+def let_in(home: str | Path, *roles: RoleProcess) -> None:
+    """Accept roles that wait, as in a lab."""
+    for role in roles:
+        role.wait("joining")
+    cli("devices", "accept", "--all", "--data-dir", str(home))

@@ -9,7 +9,7 @@ from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.authority import Authority
 from fedagent_node.site.certificates import Role, fingerprint
 from fedagent_node.site.credentials import Joined, store_credentials, store_crl
-from fedagent_node.site.tls import SiteTls
+from fedagent_node.site.membership import Membership
 
 
 class Members:
@@ -37,7 +37,7 @@ class Members:
         *,
         days: float = 30.0,
         now: float | None = None,
-    ) -> SiteTls:
+    ) -> Membership:
         """Give somebody a certificate; the one they have is replaced."""
         folder = self.folder / name
         identity = load_or_create(folder)
@@ -49,11 +49,11 @@ class Members:
         if self.home is not None:
             with Enrolment(self.home) as enrolment:
                 enrolment.admit(identity.public_bytes, role, name, now=0.0)
-        found = SiteTls.of(folder)
+        found = Membership.of(folder)
         assert found is not None
         return found
 
-    def revoke(self, at: str, *who: SiteTls) -> None:
+    def revoke(self, at: str, *who: Membership) -> None:
         """Write the list of the revoked that somebody knows."""
         gone = [one.credentials.certificate for one in who]
         crl = self.authority.crl(

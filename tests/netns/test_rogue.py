@@ -21,7 +21,7 @@ import asyncio, sys
 from pathlib import Path
 from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery.advert import Advert, service_type, to_txt
-from fedagent_node.site.tls import SiteTls
+from fedagent_node.site.membership import Membership
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 from fedagent_protocol.messages import PROTOCOL_VERSION
 folder, ident, own = sys.argv[1:]
@@ -29,7 +29,7 @@ async def serve(reader, writer):
     print("application bytes:", await reader.read(100), flush=True)
     writer.close()
 async def main():
-    context = SiteTls.of(Path(folder)).files.server_context()
+    context = Membership.of(Path(folder)).files.server_context()
     context.verify_mode = 0
     server = await asyncio.start_server(serve, own, 0, ssl=context)
     port = server.sockets[0].getsockname()[1]

@@ -10,7 +10,7 @@ import pytest
 from fedagent_node.broker.mosquitto import connect_packet
 from fedagent_node.broker.process import Broker
 from fedagent_node.errors import SubscribeRefusedError
-from fedagent_node.site.tls import SiteTls
+from fedagent_node.site.membership import Membership
 from fedagent_protocol import topics
 from tests.fakes.links import Peer, broker, eventually, peer
 from tests.fakes.site import Members
@@ -23,11 +23,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Members:
     return Members(tmp_path_factory.mktemp("home"), SITE)
 
 
-def ident(member: SiteTls) -> str:
+def ident(member: Membership) -> str:
     return member.credentials.certificate.id
 
 
-def of(edge: SiteTls) -> dict[str, object]:
+def of(edge: Membership) -> dict[str, object]:
     return {
         "tls": edge.files,
         "certified": True,
@@ -41,7 +41,7 @@ async def break_off(one: Peer) -> None:
     await one.until(lambda: False in one.states)
 
 
-Scene = tuple[Broker, Peer, Peer, Peer, SiteTls, SiteTls, SiteTls]
+Scene = tuple[Broker, Peer, Peer, Peer, Membership, Membership, Membership]
 
 
 @asynccontextmanager
@@ -94,7 +94,7 @@ async def test_a_revoked_id_does_nothing_with_a_certificate_that_is_on_no_list(
         await alone_in(own, (stays, up(other, edge)), (out, up(gone, edge)), ident(edge))
 
 
-def up(agent: SiteTls, edge: SiteTls) -> str:
+def up(agent: Membership, edge: Membership) -> str:
     return topics.agent_up(SITE, ident(agent), ident(edge), "hello")
 
 

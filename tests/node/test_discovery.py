@@ -67,7 +67,7 @@ async def test_sites_do_not_mix_and_adverts_come_and_go() -> None:
         await works[1].advertise(other)
         await at_home.until(lambda now: now == {first, second})
         await at_work.until(lambda now: now == {other})
-        await eventually(lambda: homes[0].counters["ignored_site"] >= 1)
+        await eventually(lambda: bool(homes[0]._watches[0]._elsewhere))
         late = Watcher(homes[2])
         await late.until(lambda now: now == {first, second})
         await homes[1].stop()
@@ -155,7 +155,7 @@ async def test_adverts_that_refuse_do_not_hide_one_that_answers(
         await watcher.until(lambda now: ids(now) == {"used"})
         for number in range(5):
             await announce(announcer, f"e{number}", 1)
-        await eventually(lambda: listener.counters["ignored_full"] >= 1)
+        await eventually(lambda: bool(listener._watches[0]._waiting))
         dead.add(3)  # it restarts: it keeps its place
         await announce(announcer, "new", 2)
         await watcher.until(lambda now: "new" in ids(now))
@@ -174,7 +174,7 @@ async def test_who_finds_no_room_gets_the_place_of_one_that_leaves(
         first = await announce(announcer, "first", 1)
         await watcher.until(lambda now: ids(now) == {"first"})
         await announce(announcer, "second", 2)
-        await eventually(lambda: listener.counters["ignored_full"] >= 1)
+        await eventually(lambda: bool(listener._watches[0]._waiting))
         await announcer.async_unregister_service(first)
         await watcher.until(lambda now: ids(now) == {"second"})
 
@@ -218,7 +218,7 @@ async def test_where_nobody_is_announced_the_hint_and_other_sites_are_logged(
         lonely, other = await opened(stack, HOME), await opened(stack, WORK)
         await other.advertise(edge("aa", WORK))
         Watcher(lonely)
-        await eventually(lambda: lonely.counters["ignored_site"] >= 1)
+        await eventually(lambda: bool(lonely._watches[0]._elsewhere))
         assert "announced here" not in caplog.text
         monkeypatch.setattr(watch, "QUIET_S", 1.0)
         lonely.browse("edge", lambda _: None, needed=True)

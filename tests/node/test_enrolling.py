@@ -1,12 +1,17 @@
 """Coming back to a site after a long time: renewed, forgotten, revoked, or nobody there."""
 
+import asyncio
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fedagent_node.errors import JoinError, JoinUnreachableError
+from fedagent_node.site import membership
 from fedagent_node.site.certificates import fingerprint
 from fedagent_node.site.credentials import (
+    Credentials,
     Joined,
     load_credentials,
     read_joined,
@@ -14,7 +19,8 @@ from fedagent_node.site.credentials import (
     store_crl,
 )
 from fedagent_node.site.enrolling import Admitted, ask, renew
-from fedagent_node.site.reading import read_crl
+from fedagent_node.site.membership import Membership
+from fedagent_node.site.reading import read_certificate, read_crl
 from tests.coordinator.test_join_service import Field, serving
 
 
@@ -73,3 +79,55 @@ async def test_the_list_of_the_revoked_is_there_before_a_broker_starts(tmp_path:
         store_crl(folder, newer)
         await renew(folder, made.device().identity)
         assert crl.read_bytes() == newer
+
+
+DAY_S = 86_400.0
+
+
+@pytest.mark.parametrize("ahead", [0.0, 1096 * DAY_S, -1096 * DAY_S, -1.79e9, 15 * DAY_S])
+async def test_a_wrong_clock_neither_renews_in_a_loop_nor_shuts_a_device_out(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    ahead: float,
+) -> None:
+    days, asked, taken = 45.0, list[float](), list[object]()
+    async with serving(tmp_path) as made:
+        begun = made.now
+        monkeypatch.setattr(time, "time", lambda: made.now + ahead)
+        folder = await member(made)
+        authority, device = made.home.authority, Membership.of(folder)
+        edge = made.device("edge").identity
+        assert device is not None
+
+        async def changed(revoked: frozenset[str]) -> None:
+            taken.append(revoked)
+
+        device.on_change = changed
+        over = asyncio.Event()
+
+        async def asks() -> Credentials:
+            asked.append(made.now)
+            return await renew(folder, made.device().identity)
+
+        async def sleep(seconds: float) -> None:
+            made.now += seconds
+            held = read_certificate(device.credentials.certificate.der, authority.der, now=made.now)
+            assert made.now < held.renew_at + DAY_S, "the others let it in"
+            peer = authority.issue(edge.public_bytes, "edge", now=made.now - 19 * DAY_S)
+            if asked or abs(ahead) > 30 * DAY_S:
+                device.read(peer.der)
+            if made.now > begun + days * DAY_S:
+                over.set()
+                await asyncio.Event().wait()
+
+        monkeypatch.setattr(membership, "asyncio", SimpleNamespace(sleep=sleep))
+        keeping = asyncio.create_task(device.keep(asks))
+        await over.wait()
+        keeping.cancel()
+        assert len(taken) == 2, "every 20 days"
+        wrong = abs(ahead) > 3600
+        assert len(asked) <= (30 * days if wrong else 2)
+        (one,) = made.enrolment.members(now=made.now)
+        assert abs(one.ahead_s - ahead) < 1
+        assert ("set it (timedatectl" in caplog.text) == wrong

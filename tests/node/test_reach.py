@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections import Counter
 
 import pytest
 
@@ -40,7 +39,7 @@ async def test_an_advert_of_many_addresses_has_nobody_scan_a_network() -> None:
     hosts = tuple(f"127.0.1.{number}" for number in range(1, 60))
     advert = Advert("edge", "aa", "site", address, 1)
     refused: dict[str, str] = {}
-    watch = Watch("edge", "site", lambda _: None, Counter(), judge=answers_there)
+    watch = Watch("edge", "site", lambda _: None, judge=answers_there)
     await watch.first_good([advert.at(host) for host in hosts], refused)
     assert len(refused) == MAX_HOSTS
 
@@ -58,7 +57,7 @@ async def test_an_advert_of_no_use_is_said_once(
 ) -> None:
     address = BrokerAddress("10.0.0.9", 1883)
     advert = Advert("edge", "aa", "site", address, 1, (address.host,))
-    watch = Watch("edge", "site", lambda _: None, Counter(), judge=answers_there)
+    watch = Watch("edge", "site", lambda _: None, judge=answers_there)
     for reason in (why, why, "no answer (timed out)"):
         watch.complain(_Name("aa", answered=answered), advert, {str(address): reason})
     (record,) = caplog.records

@@ -19,7 +19,6 @@ from fedagent_node.site.certificates import (
     CertificateError,
     Role,
     fingerprint,
-    judged_time,
 )
 from fedagent_node.site.credentials import (
     Credentials,
@@ -76,8 +75,6 @@ def test_times_are_judged_unless_the_clock_is_unknown(authority: Authority) -> N
     assert refused(issued.der, authority, NOW - 7200) == "not_yet"
     assert refused(issued.der, authority, NOW + DAY_S * 31) == "expired"
     assert read_certificate(issued.der, authority.der, now=None) == issued
-    assert judged_time(issued, lambda: 0.0) is None
-    assert judged_time(issued, lambda: NOW) == NOW
 
 
 def test_another_authority_of_the_same_name_is_no_authority(
@@ -213,8 +210,9 @@ def membership(home: Members, name: str, *, days: float = 30.0) -> tuple[Members
     async def changed(ids: frozenset[str]) -> None:
         changes.append(ids)
 
-    site = home.member(name, "edge", days=days)
-    return Membership(home.folder / name, site, {}, changed), changes
+    member = home.member(name, "edge", days=days)
+    member.on_change = changed
+    return member, changes
 
 
 def refusal(member: Membership, der: bytes) -> Refusal:
@@ -234,7 +232,8 @@ async def test_a_newer_list_of_this_authority_is_taken_once(home: Members, tmp_p
     assert not await member.take(home.authority.crl([], 0))
     assert changes == [{thief.id}]
     assert refusal(member, thief.der) is Refusal.REVOKED
-    again = Membership(home.folder / "edge", member.site, {}, member._on_change)
+    again = Membership.of(home.folder / "edge")
+    assert again is not None
     assert again.number == member.number == 1, "it is kept over a restart"
 
 
@@ -255,7 +254,7 @@ async def test_a_certificate_is_renewed_before_its_end_although_nobody_answers_a
     # X.509 knows whole seconds: a life of 6 is the shortest that has two thirds.
     days = 6 / DAY_S
     member, changes = membership(home, "edge", days=days)
-    first = member.site.credentials.certificate
+    first = member.credentials.certificate
     assert first.renew_at < first.not_after - (1 - RENEW_AT)
     tries = iter(range(2))
 
@@ -269,7 +268,7 @@ async def test_a_certificate_is_renewed_before_its_end_although_nobody_answers_a
         await eventually(lambda: bool(changes))
     finally:
         keeping.cancel()
-    second = member.site.credentials.certificate
+    second = member.credentials.certificate
     assert second.serial != first.serial
     assert second.not_before < first.not_after
     assert caplog.text.count("is not renewed yet") == 1

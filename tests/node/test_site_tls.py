@@ -13,7 +13,7 @@ from fedagent_node.address import BrokerAddress, TlsFiles
 from fedagent_node.errors import JoinError, LinkError, SettingError
 from fedagent_node.network import Cover
 from fedagent_node.site.certificates import RevocationList
-from fedagent_node.site.tls import SiteTls
+from fedagent_node.site.membership import Membership
 from tests.fakes.links import Peer, broker, eventually, peer
 from tests.fakes.site import Members
 
@@ -27,16 +27,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Members:
 
 
 @pytest.fixture(scope="module")
-def edge(home: Members) -> SiteTls:
+def edge(home: Members) -> Membership:
     return home.member("edge", "edge")
 
 
-def ident(member: SiteTls) -> str:
+def ident(member: Membership) -> str:
     return member.credentials.certificate.id
 
 
 async def test_members_of_a_site_are_let_in(
-    kind: str, tmp_path: Path, home: Members, edge: SiteTls
+    kind: str, tmp_path: Path, home: Members, edge: Membership
 ) -> None:
     cover = home.member("agent", "agent").towards("edge", ids=lambda: [ident(edge)])
     async with (
@@ -49,7 +49,7 @@ async def test_members_of_a_site_are_let_in(
         await one.until(lambda: bool(one.heard))
 
 
-async def test_certificates_and_scheme_must_agree(tmp_path: Path, edge: SiteTls) -> None:
+async def test_certificates_and_scheme_must_agree(tmp_path: Path, edge: Membership) -> None:
     gone = replace(edge.files, ca=tmp_path / "none.pem")
     with pytest.raises(LinkError, match="needs certificates"):
         await Peer(ADDRESS, "one").link.start()
@@ -115,7 +115,7 @@ class Nameless:
 
 
 async def test_a_broker_that_is_not_the_announced_one_gets_no_byte(
-    tmp_path: Path, home: Members, edge: SiteTls
+    tmp_path: Path, home: Members, edge: Membership
 ) -> None:
     agent = home.member("agent", "agent")
     other_site = Members(tmp_path / "other", "other")
@@ -142,7 +142,7 @@ async def test_a_broker_that_is_not_the_announced_one_gets_no_byte(
     assert await received_by(edge, agent.towards("edge"), "") != b""
 
 
-async def received_by(server: SiteTls, cover: Cover, reason: str) -> bytes:
+async def received_by(server: Membership, cover: Cover, reason: str) -> bytes:
     """Return what a link sent to a server before it gave up for this reason."""
     got = bytearray()
 

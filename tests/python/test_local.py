@@ -77,7 +77,7 @@ def test_a_strategy_that_does_not_fit_starts_nothing(
 @pytest.mark.nightly
 def test_a_run_that_learnt_nothing_says_why(tmp_path: Path) -> None:
     x, _ = samples(30)
-    with pytest.raises(fedagent.DemoError) as caught:
+    with pytest.raises(fedagent.FleetError) as caught:
         run_local(
             fedagent.Task.from_recipe(RECIPE),
             agents=2,

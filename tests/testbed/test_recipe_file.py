@@ -55,7 +55,6 @@ COCS, EXCHANGE = "cocs-decisions", "rbcs-f-numeric"
         (COCS, "world.clients=0", "world.clients", SEE),
         (COCS, "world.work.price=[2, 1]", "world.work.price", "low <= high"),
         (COCS, "world.visible=4", "world.visible", "`edges`"),
-        (COCS, "world.training.dataset=digits", "world.training.epochs", "one of the two"),
         (COCS, "world.kind=open", "world.edges", "one edge"),
         (COCS, "world.kind=bas", "world.streaming.dataset", "is missing"),
         (COCS, "policies.nope.x=1", "policies.nope", "there are"),

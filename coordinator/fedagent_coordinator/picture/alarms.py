@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Literal
@@ -10,6 +11,9 @@ from typing import Literal
 import msgspec
 
 from fedagent_coordinator.books.queries import Queries
+from fedagent_coordinator.errors import StoreDamagedError
+from fedagent_coordinator.site.enrolment import members_in
+from fedagent_node.site.certificates import CLOCK_S
 
 from .devices import DeviceCard, devices_of
 from .status_files import RunStatus
@@ -68,6 +72,7 @@ def alarms(
         *_second(status),
         *_disk(reader),
         *_clock(reader, run.run_id, now),
+        *_clocks(reader, now),
         *_edges(reader, run.run_id, status),
         *_declining(devices),
         *_never(devices, folder or str(reader.folder.absolute())),
@@ -108,6 +113,25 @@ def _clock(reader: Queries, run_id: str, now: float) -> Iterator[Alarm]:
                 "record its time",
                 since=last_ms / 1000,
             )
+
+
+def _clocks(reader: Queries, now: float) -> Iterator[Alarm]:
+    """Yield members of the site by whose clock certificates would begin or end wrongly."""
+    members = []
+    with suppress(OSError, sqlite3.Error, StoreDamagedError):  # of another user, or damaged
+        members = members_in(reader.folder, now)
+    wrong = [one for one in members if abs(one.ahead_s) > CLOCK_S and one.state == "joined"]
+    for one in wrong[:MOST]:
+        way = "ahead of" if one.ahead_s > 0 else "behind"
+        yield Alarm(
+            kind="clock",
+            subject=one.id,
+            name=one.name,
+            text=f"the clock of {one.role} {one.name or one.id[:8]} is "
+            f"{abs(one.ahead_s) / 86_400:.1f} days {way} the coordinator's",
+            hint="set it (timedatectl set-ntp true); until then it checks no validity times",
+            since=one.asked_s,
+        )
 
 
 def _edges(reader: Queries, run_id: str, status: RunStatus | None) -> Iterator[Alarm]:

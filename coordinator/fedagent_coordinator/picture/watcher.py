@@ -16,8 +16,7 @@ from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.reader import Reader, open_reader
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.errors import CoordinatorError
-from fedagent_coordinator.site.enrolment import DATABASE as SITE
-from fedagent_coordinator.site.enrolment import Enrolment
+from fedagent_coordinator.site.enrolment import members_in
 from fedagent_node.data_dir import read_public
 from fedagent_node.errors import IdentityError
 from fedagent_protocol.signed import identity_of
@@ -248,13 +247,9 @@ def waiting(folder: Path, now: float) -> tuple[Waiting, ...]:
     Raises:
         CoordinatorError, sqlite3.Error, OSError: The site cannot be read.
     """
-    if not (folder / SITE).exists():
-        return ()
-    with Enrolment(folder) as enrolment:
-        members = enrolment.members(now=now)
     names = Waiting.__struct_fields__
     return tuple(
         Waiting(**{name: getattr(one, name) for name in names})
-        for one in members
+        for one in members_in(folder, now)
         if one.state == "pending"
     )

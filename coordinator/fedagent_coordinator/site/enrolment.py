@@ -4,7 +4,6 @@ A database of its own (``site.db``, 0600): the join service and the command line
 """
 
 import hashlib
-import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -37,7 +36,7 @@ LISTS_SKIPPED = 1_000_000
 UNKNOWN = "unknown"
 """The role of somebody who was revoked and is known by the id alone."""
 _BUSY_S = 5.0
-_SCHEMA = 3
+_SCHEMA = 4
 _TABLES = """
 CREATE TABLE invitations (
     secret_hash BLOB PRIMARY KEY, name TEXT NOT NULL, role TEXT NOT NULL,
@@ -47,12 +46,11 @@ CREATE TABLE members (
     id TEXT PRIMARY KEY, role TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL
         CHECK (state IN ('pending', 'accepted', 'joined', 'revoked')),
     code TEXT NOT NULL, address TEXT NOT NULL, software TEXT NOT NULL,
-    since_s REAL NOT NULL, asked_s REAL NOT NULL
+    since_s REAL NOT NULL, asked_s REAL NOT NULL, ahead_s REAL NOT NULL
 ) STRICT;
 CREATE TABLE certificates (
     -- Without an id it is revoked, and nobody here knows whose it was.
-    serial TEXT PRIMARY KEY, id TEXT, der BLOB NOT NULL,
-    renew_s REAL NOT NULL, not_after_s REAL NOT NULL
+    serial TEXT PRIMARY KEY, id TEXT, der BLOB NOT NULL, not_after_s REAL NOT NULL
 ) STRICT;
 CREATE INDEX certificates_of ON certificates (id);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value ANY) STRICT;
@@ -63,7 +61,10 @@ State = Literal["pending", "accepted", "joined", "revoked"]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One that belongs to the site, waits to, or does no more; times in seconds since 1970."""
+    """One that belongs to the site, waits to, or does no more; times in seconds since 1970.
+
+    By `ahead_s` its clock was ahead of ours when it asked last.
+    """
 
     id: str
     role: str
@@ -74,6 +75,7 @@ class Member:
     software: str
     since_s: float
     asked_s: float
+    ahead_s: float
     not_after_s: float | None = None
 
 
@@ -169,7 +171,7 @@ class Enrolment:
     def members(self, *, now: float) -> list[Member]:
         """Return everybody, those who wait first; who gave up waiting is left out."""
         rows = self._connection.execute(
-            "SELECT id, role, name, state, code, address, software, since_s, asked_s, "
+            "SELECT id, role, name, state, code, address, software, since_s, asked_s, ahead_s, "
             "(SELECT max(not_after_s) FROM certificates WHERE certificates.id = members.id) "
             "FROM members WHERE state != 'pending' OR asked_s > ? "
             "ORDER BY state != 'pending', role, name, id",
@@ -196,11 +198,11 @@ class Enrolment:
         """Take back all certificates of a member, for good; also of one that is not known here."""
         with self._writing():
             self._put_out(ident, now)
-            self._set("revocations", self.fact("revocations", 0) + 1)
+            self._set("revocations", self.newest_list + 1)
 
     def _put_out(self, ident: str, now: float) -> None:
         self._connection.execute(
-            "INSERT INTO members VALUES (?, ?, '', 'revoked', '', '', '', ?, ?) "
+            "INSERT INTO members VALUES (?, ?, '', 'revoked', '', '', '', ?, ?, 0) "
             "ON CONFLICT (id) DO UPDATE SET state = 'revoked', since_s = excluded.since_s",
             (ident, UNKNOWN, now, now),
         )
@@ -213,7 +215,7 @@ class Enrolment:
                 owner = self._one("SELECT id FROM certificates WHERE serial = ?", f"{serial:x}")
                 if not owner:
                     self._connection.execute(
-                        "INSERT INTO certificates VALUES (?, NULL, x'', 0, 0)", (f"{serial:x}",)
+                        "INSERT INTO certificates VALUES (?, NULL, x'', 0)", (f"{serial:x}",)
                     )
                     fresh += 1
                 elif owner[0] is not None:
@@ -222,8 +224,8 @@ class Enrolment:
             for ident in ids:
                 self._put_out(ident, now)
             fresh += len(ids)
-            if fresh or found.number >= self.fact("revocations", 0):
-                number = max(found.number, self.fact("revocations", 0))
+            if fresh or found.number >= self.newest_list:
+                number = max(found.number, self.newest_list)
                 self._set("revocations", number + 1)
         return fresh
 
@@ -234,10 +236,10 @@ class Enrolment:
         back; an invitation that was used must not be used again. Where members are lost, edges may
         have lists that are not known here: the next number is none of theirs.
         """
-        numbers = [self.fact("revocations", 0)]
+        numbers = [self.newest_list]
         with self._writing():
             if former is not None:
-                numbers.append(former.fact("revocations", 0))
+                numbers.append(former.newest_list)
                 gone, ours = former.revoked_ids(), self.revoked_ids()
                 # Columns: who a certificate is of is its second, a member's state the fourth.
                 held = {
@@ -269,18 +271,6 @@ class Enrolment:
             places = ", ".join("?" * len(row))
             self._connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", row)  # noqa: S608 - our own words
 
-    def permit_until(self, seconds: float, *, now: float) -> float:
-        """Return until when everybody is let in, for `seconds` from the first start with that.
-
-        A restart gives no more time; a start with another time, or none between, does.
-        """
-        wanted = math.ceil(seconds)
-        with self._writing():
-            if self.fact("permit_s", 0) != wanted:
-                self._set("permit_s", wanted)
-                self._set("permit_until", int(now) + wanted if wanted else 0)
-        return float(self.fact("permit_until", 0))
-
     def admit(self, public: bytes, role: Role, name: str, *, now: float) -> None:
         """Let in a key that a person brought here.
 
@@ -298,16 +288,14 @@ class Enrolment:
             if known != role:
                 raise RefusedError(f"its key is that of an {known}", "take another folder")
             self._connection.execute(
-                "INSERT INTO members VALUES (?, ?, ?, 'joined', '', '', '', ?, ?) "
+                "INSERT INTO members VALUES (?, ?, ?, 'joined', '', '', '', ?, ?, 0) "
                 "ON CONFLICT (id) DO UPDATE SET name = excluded.name, asked_s = excluded.asked_s",
                 (ident, role, name, now, now),
             )
 
     # -------------------------------------------------------- the join service
 
-    def decide(
-        self, request: JoinRequest, address: str, ca_der: bytes, *, now: float, open_to_all: bool
-    ) -> Decision:
+    def decide(self, request: JoinRequest, address: str, ca_der: bytes, *, now: float) -> Decision:
         """Return what becomes of a request whose signature holds, and keep what follows from it."""
         with self._writing():
             ident = identity_of(request.public)
@@ -327,7 +315,7 @@ class Enrolment:
                 if refused and not belongs:
                     return refused
                 name = name if state == "joined" else invited or name
-            elif not (open_to_all or belongs):
+            elif not belongs:
                 return self._wait(request, ident, address, ca_der, now)
             if not state and self._count("members") >= MAX_MEMBERS:
                 return "too_many_pending"
@@ -384,14 +372,15 @@ class Enrolment:
         now: float,
     ) -> None:
         self._connection.execute(
-            "INSERT INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
+            "INSERT INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
             "SET role = excluded.role, name = excluded.name, "
             "since_s = iif(state = excluded.state, since_s, excluded.since_s), "
             "state = excluded.state, code = excluded.code, "
-            "address = excluded.address, software = excluded.software, asked_s = excluded.asked_s",
+            "address = excluded.address, software = excluded.software, "
+            "asked_s = excluded.asked_s, ahead_s = excluded.ahead_s",
             (
                 *(ident, request.role, safe_text(name, limit=64), state, code, address),
-                *(safe_text(request.software, limit=64), now, now),
+                *(safe_text(request.software, limit=64), now, now, request.now_s - now),
             ),
         )
 
@@ -401,12 +390,11 @@ class Enrolment:
 
     # ------------------------------------------------- certificates and their end
 
-    def certificate_of(self, ident: str, *, now: float) -> bytes | None:
-        """Return the certificate that somebody has and that needs no renewal yet, DER."""
+    def certificate_of(self, ident: str) -> bytes | None:
+        """Return the newest certificate of somebody, DER: none ends before an older one."""
         row = self._one(
-            "SELECT der FROM certificates WHERE id = ? AND renew_s > ? ORDER BY renew_s DESC",
+            "SELECT der FROM certificates WHERE id = ? ORDER BY not_after_s DESC, rowid DESC",
             ident,
-            now,
         )
         return bytes(row[0]) if row else None
 
@@ -414,10 +402,10 @@ class Enrolment:
         """Keep what was issued; of the revoked for good, of others the newest in any case."""
         with self._writing():
             self._connection.execute(
-                "INSERT INTO certificates VALUES (?, ?, ?, ?, ?)",
+                "INSERT INTO certificates VALUES (?, ?, ?, ?)",
                 (
-                    *(f"{certificate.serial:x}", certificate.id, certificate.der),
-                    *(certificate.renew_at, certificate.not_after),
+                    *(f"{certificate.serial:x}", certificate.id),
+                    *(certificate.der, certificate.not_after),
                 ),
             )
             # A clock that is ahead for an hour must not let the revoked in again, nor forget the
@@ -435,7 +423,7 @@ class Enrolment:
             "SELECT serial FROM certificates LEFT JOIN members USING (id) "
             "WHERE certificates.id IS NULL OR state = 'revoked'"
         )
-        return self.fact("revocations", 0), frozenset(int(serial, 16) for (serial,) in rows)
+        return self.newest_list, frozenset(int(serial, 16) for (serial,) in rows)
 
     def agents(self) -> frozenset[str]:
         """Return which agents belong to the site."""
@@ -461,10 +449,11 @@ class Enrolment:
 
     # -------------------------------------------------------------------- facts
 
-    def fact(self, name: str, otherwise: int) -> int:
-        """Return a whole number that is kept under a name."""
-        found = self._one("SELECT value FROM facts WHERE name = ?", name)
-        return found[0] if found and isinstance(found[0], int) else otherwise
+    @property
+    def newest_list(self) -> int:
+        """The number of the newest list of the revoked."""
+        found = self._one("SELECT value FROM facts WHERE name = 'revocations'")
+        return int(found[0]) if found else 0
 
     def places(self) -> tuple[str, ...]:
         """Return where the join service was reached when it ran last."""
@@ -481,6 +470,18 @@ class Enrolment:
 
     def _count(self, table: str) -> int:
         return int(str(self._one(f"SELECT count(*) FROM {table}")[0]))  # noqa: S608 - our own words
+
+
+def members_in(folder: Path, now: float) -> list[Member]:
+    """Return everybody of the site that a folder keeps; nobody where it keeps none.
+
+    Raises:
+        StoreDamagedError, sqlite3.Error, OSError: It cannot be read.
+    """
+    if not (folder / DATABASE).exists():
+        return []
+    with Enrolment(folder) as found:
+        return found.members(now=now)
 
 
 def _hashed(secret: bytes) -> bytes:

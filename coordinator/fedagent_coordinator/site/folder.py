@@ -56,7 +56,7 @@ def open_site(data_dir: Path, site: str, *, days: float = DAYS, now: float | Non
     if not (folder / CRL_FILE).exists():
         store_crl(data_dir, authority.crl((), 0))
     now = time.time() if now is None else now
-    if credentials is None or now >= credentials.certificate.renew_at:
+    if credentials is None or not credentials.certificate.serves(now):
         credentials = renew_own(data_dir, authority, identity, days=days, now=now)
     return Site(data_dir, site, authority, credentials)
 
@@ -70,6 +70,8 @@ def renew_own(
     now: float | None = None,
 ) -> Credentials:
     """Give the coordinator a new certificate, in place of the one it has."""
-    certificate = authority.issue(identity.public_bytes, "coordinator", days, now=now)
+    held, public = load_credentials(data_dir), identity.public_bytes
+    before = None if held is None else held.certificate
+    certificate = authority.issue(public, "coordinator", days, now=now, before=before)
     joined = Joined(site=authority.site, fingerprint=fingerprint(authority.der))
     return store_credentials(data_dir, identity, certificate, authority.der, joined)

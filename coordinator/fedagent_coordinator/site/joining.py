@@ -33,6 +33,7 @@ from fedagent_node.site.joining import (
     framed,
     read,
 )
+from fedagent_node.site.reading import read_certificate
 from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.signed import identity_of, verify
@@ -47,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class JoinService:
-    """Listens until closed; until `permit_until` everybody is let in, in seconds since 1970."""
+    """Listens until closed."""
 
     def __init__(
         self,
@@ -55,7 +56,6 @@ class JoinService:
         enrolment: Enrolment,
         *,
         certificate_days: float,
-        permit_s: float = 0.0,
         counters: Counter[str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -63,8 +63,6 @@ class JoinService:
         self._enrolment = enrolment
         self._days = certificate_days
         self._clock = clock
-        self._permit_s = permit_s
-        self.permit_until = enrolment.permit_until(permit_s, now=clock())
         self._open: Counter[str] = Counter()
         self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._server: asyncio.Server | None = None
@@ -173,32 +171,25 @@ class JoinService:
             return "bad_signature"
         if request.site != self._site.name:
             return "wrong_site"
-        now = self._clock()
-        return self._enrolment.decide(
-            request,
-            address,
-            self._site.authority.der,
-            now=now,
-            # A clock that was set back opens nothing for longer than was asked for.
-            open_to_all=0.0 < self.permit_until - now <= self._permit_s,
-        )
+        return self._enrolment.decide(request, address, self._site.authority.der, now=self._clock())
 
     def _grant(self, request: JoinRequest, who: str) -> JoinAnswer:
         ident, now = identity_of(request.public), self._clock()
-        der = self._enrolment.certificate_of(ident, now=now)
-        if der is None:
-            made = self._site.authority.issue(request.public, request.role, self._days, now=now)
-            self._enrolment.issued(made, now=now)
+        authority, der = self._site.authority, self._enrolment.certificate_of(ident)
+        held = None if der is None else read_certificate(der, authority.der, now=None)
+        if held is None or not held.serves(now):
+            held = authority.issue(request.public, request.role, self._days, now=now, before=held)
+            self._enrolment.issued(held, now=now)
             self.counters["join_granted"] += 1
-            until = time.strftime("%Y-%m-%d %H:%M", time.localtime(made.not_after))
+            until = time.strftime("%Y-%m-%d %H:%M", time.localtime(held.not_after))
             _log.info("%s has a certificate until %s", who, until)
-            der = made.der
         crl = self._site.own().crl.read_bytes()
         return JoinAnswer(
-            certificate=der,
+            certificate=held.der,
             name=self._enrolment.name_of(ident),
             services=self.places,
             crl=crl if len(crl) <= MAX_CRL_BYTES else b"",
+            now_s=now,
         )
 
     def _refuse(self, reason: str, who: str, address: str, why: str = "") -> JoinAnswer:

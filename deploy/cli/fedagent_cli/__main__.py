@@ -8,7 +8,9 @@ import signal
 import sys
 from types import FrameType
 
-from .errors import CliError, InterruptedEnd
+from fedagent_protocol.errors import FedagentError
+
+from .errors import InterruptedEnd
 from .output import fail
 
 
@@ -25,7 +27,7 @@ def main() -> None:
         from .main import run  # noqa: PLC0415 - see above
 
         run()
-    except (CliError, InterruptedEnd) as error:
+    except (FedagentError, InterruptedEnd) as error:
         fail(error, as_json=as_json)
 
 

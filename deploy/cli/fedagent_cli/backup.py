@@ -8,9 +8,6 @@ import click
 
 from fedagent_coordinator.backup import back_up
 from fedagent_coordinator.backup import restore as lay_down
-from fedagent_coordinator.errors import CoordinatorError, RefusedError
-from fedagent_coordinator.exits import exit_code
-from fedagent_node.errors import DataDirBusyError
 
 from . import options, places
 from .errors import UNREADABLE, CliError
@@ -36,8 +33,6 @@ def backup(folder: Path, *, data_dir: Path | None, as_json: bool) -> None:
     try:
         with writing(folder, what="the backup "):
             made = back_up(source, folder.expanduser())
-    except RefusedError as error:
-        raise CliError(error.sentence, error.hint, exit_code=2) from error
     except sqlite3.Error as error:
         raise CliError(
             f"{source} cannot be copied to {folder}: {error}",
@@ -73,11 +68,8 @@ def restore(
     it starts, and ends (32).
     """
     target = places.coordinator_dir(data_dir)
-    try:
-        with writing(target):
-            done = lay_down(folder.expanduser(), target, accept_lost_history=accept_lost_history)
-    except (CoordinatorError, DataDirBusyError) as error:
-        raise CliError(error.sentence, error.hint, exit_code=exit_code(error) or 33) from error
+    with writing(target):
+        done = lay_down(folder.expanduser(), target, accept_lost_history=accept_lost_history)
     if as_json:
         aside = None if done.aside is None else str(done.aside)
         emit({"data_dir": str(target), "entries": done.backup.seq, "aside": aside})

@@ -3,24 +3,37 @@
 `docs/exit-codes.md` lists the codes for scripts.
 """
 
+from fedagent_protocol.errors import FedagentError
+
 OK = 0
 WARNED = 44
 FAILED = 45
-UNREADABLE, UNBALANCED, KILLED, REFUSED, UNSUPPORTED, DIFFERENT = 33, 41, 46, 47, 48, 49
-"""A database, a ledger; a process that worked for a command; by systemd; what a replay found."""
+UNREADABLE, UNBALANCED, REFUSED, DIFFERENT = 33, 41, 47, 49
+"""A database, a ledger; by systemd; what a replay found."""
 INTERRUPTED = 130
 UNREAD = 141
 """As a shell has it of a program that SIGPIPE ended."""
+CODES = {
+    "DataDirBusyError": 75,
+    "HistoryLostError": 32,
+    "UnknownRoundError": 43,
+    "StoreError": UNREADABLE,
+    "LedgerError": UNREADABLE,
+    "DatasetError": 43,
+    "FleetError": 42,
+    "WorkerLostError": 46,
+    "NoSupportError": 48,
+}
+"""Of errors that end a command as they are, by class, as a light command loads few: else 2."""
 
 
-class CliError(Exception):
+class CliError(FedagentError):
     """What ends a command with one line for the user; subclasses are those that callers tell apart.
 
-    Attributes:
-        problem: What is wrong, without a full stop.
-        hint: What to do about it.
+    What is wrong comes without a full stop.
     """
 
+    template = "{problem}"
     exit_code = 1
 
     def __init__(self, problem: str, hint: str = "", *, exit_code: int = 0) -> None:
@@ -29,8 +42,12 @@ class CliError(Exception):
         self.hint = hint
         self.exit_code = exit_code or self.exit_code
 
-    def __str__(self) -> str:
-        return f"{self.problem}; {self.hint}" if self.hint else self.problem
+
+def exit_code(error: FedagentError) -> int:
+    """Return the code with which an error ends a command."""
+    if isinstance(error, CliError):
+        return error.exit_code
+    return next((CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in CODES), 2)
 
 
 class UsageError(CliError):
@@ -45,12 +62,6 @@ class NoRunError(CliError):
     exit_code = 40
 
 
-class DemoError(CliError):
-    """Raised when the demo, or a run on this machine, could not do what it was asked to."""
-
-    exit_code = 42
-
-
 class MissingError(CliError):
     """Raised when an optional package, a model, a round or a service is not there."""
 
@@ -63,7 +74,3 @@ class UnreadEnd(BaseException):
 
 class InterruptedEnd(BaseException):
     """Raised when Ctrl-C ends a command; no `Exception`, which libraries catch at an import."""
-
-    problem = "interrupted"
-    hint = ""
-    exit_code = INTERRUPTED

@@ -81,7 +81,7 @@ def run() -> None:
     """Run the command that the arguments name.
 
     Raises:
-        CliError: It failed in a foreseen way.
+        FedagentError: It failed in a foreseen way.
     """
     try:
         code = app.main(prog_name="fedagent", standalone_mode=False)

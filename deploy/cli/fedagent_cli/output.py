@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from fedagent_protocol.errors import hide_password
+from fedagent_protocol.errors import FedagentError, hide_password
 
-from .errors import CliError, InterruptedEnd, UsageError
+from .errors import INTERRUPTED, InterruptedEnd, UsageError, exit_code
 
 MICRO = 1_000_000
 _BARS = "▁▂▃▄▅▆▇█"
@@ -117,13 +117,15 @@ def _cell(value: object) -> str:
     return number_text(value) if isinstance(value, float) else printable(str(value))
 
 
-def fail(error: CliError | InterruptedEnd, *, as_json: bool) -> NoReturn:
+def fail(error: FedagentError | InterruptedEnd, *, as_json: bool) -> NoReturn:
     """End the program with one line on standard error and the error's exit code."""
     sys.stdout.flush()
-    # What is wrong may quote what was typed; the hint is our own words.
-    problem = hide_password(error.problem)
-    sys.stderr.write(f"fedagent: {problem}{'; ' if error.hint else ''}{error.hint}\n")
+    problem, hint, code = "interrupted", "", INTERRUPTED
+    if isinstance(error, FedagentError):
+        # What is wrong may quote what was typed; the hint is our own words.
+        problem, hint, code = hide_password(error.sentence), error.hint, exit_code(error)
+    sys.stderr.write(f"fedagent: {problem}{'; ' if hint else ''}{hint}\n")
     if as_json:
         with suppress(OSError):  # that may be the error
-            emit({"error": problem, "hint": error.hint, "exit_code": error.exit_code})
-    raise SystemExit(error.exit_code)
+            emit({"error": problem, "hint": hint, "exit_code": code})
+    raise SystemExit(code)

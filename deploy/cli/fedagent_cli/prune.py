@@ -8,14 +8,10 @@ from fedagent_cli.read.runs import open_run
 from fedagent_coordinator.books.archive import PIECE, Prunable, bytes_held
 from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.store import Store
-from fedagent_coordinator.errors import CoordinatorError
-from fedagent_coordinator.exits import exit_code
 from fedagent_node.data_dir import hold_data_dir, load_or_create
-from fedagent_node.errors import DataDirBusyError
 
 from . import options
 from .command_line import Number
-from .errors import CliError
 from .output import echo, emit, writing
 
 
@@ -67,18 +63,13 @@ def prune(*, keep_rounds: int, dry_run: bool, data_dir: Path | None, as_json: bo
 def _dropped(folder: Path, pieces: list[Prunable], keep: int) -> int:
     """Prune, rewrite the database, and return by how much all is smaller."""
     size = bytes_held(folder)
-    try:
-        with (
-            writing(folder),
-            hold_data_dir(folder),
-            Store(folder, identity=load_or_create(folder)) as store,
-        ):
-            for piece in pieces:
-                while store.prune(piece.run_id, keep_rounds=keep, most=PIECE, by="operator").rounds:
-                    pass
-            store.compact()
-    except (CoordinatorError, DataDirBusyError) as error:
-        busy = isinstance(error, DataDirBusyError)
-        hint = "stop it, or start it with --keep-rounds to prune by itself" if busy else error.hint
-        raise CliError(error.sentence, hint, exit_code=exit_code(error) or 33) from error
+    with (
+        writing(folder),
+        hold_data_dir(folder),
+        Store(folder, identity=load_or_create(folder)) as store,
+    ):
+        for piece in pieces:
+            while store.prune(piece.run_id, keep_rounds=keep, most=PIECE, by="operator").rounds:
+                pass
+        store.compact()
     return size - bytes_held(folder)

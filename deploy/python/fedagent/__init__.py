@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedagent_agent.learners.user import trainer
-    from fedagent_cli.errors import CliError, DemoError, MissingError, UsageError
+    from fedagent_cli.errors import CliError, MissingError, UsageError
     from fedagent_protocol.errors import FedagentError
+    from fedagent_testbed.local_fleet import FleetError
 
     from . import testbed
     from .deal import load_data
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 _AT = {
     "CliError": "fedagent_cli.errors",
     "Columns": ".run_data",
-    "DemoError": "fedagent_cli.errors",
     "FedagentError": "fedagent_protocol.errors",
+    "FleetError": "fedagent_testbed.local_fleet",
     "MissingError": "fedagent_cli.errors",
     "Model": ".model",
     "Run": ".local",
@@ -41,8 +42,8 @@ _AT = {
 __all__ = [
     "CliError",
     "Columns",
-    "DemoError",
     "FedagentError",
+    "FleetError",
     "MissingError",
     "Model",
     "Run",

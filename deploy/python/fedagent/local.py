@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedagent_cli.demo.run import Heard
-from fedagent_cli.errors import DemoError, UsageError
+from fedagent_cli.errors import UsageError
 from fedagent_cli.output import echo
 from fedagent_cli.places import dated, empty_folder
 from fedagent_cli.report.page import write_report
@@ -113,7 +113,7 @@ def run_local(
     Raises:
         UsageError: Something does not fit; it says what does.
         FedagentError: The task with these settings is no recipe.
-        DemoError: A process failed, or nothing happened for too long; it names the log.
+        FleetError: A process failed, or nothing happened for too long; it names the log.
         KeyboardInterrupt: Ctrl-C; what was done until then can be read.
     """
     begun_at = time.monotonic()
@@ -182,18 +182,15 @@ def _played(
 ) -> float | None:
     """Run the fleet to its end; return when its first round was done, by our monotonic clock."""
     heard = Heard(rounds)
-    try:
-        with LocalFleet(fleet, stopped=caught) as running:
-            running.start()
-            for name, event in filter(None, running.watch()):
-                line = heard.take(event) if name == "coordinator" else ""
-                if event["event"] == "exited":
-                    line = f"{name} ended with exit code {event['code']}"
-                if progress and line:
-                    echo(line)
-                    sys.stdout.flush()
-    except FleetError as error:
-        raise DemoError(error.problem, error.hint) from error
+    with LocalFleet(fleet, stopped=caught) as running:
+        running.start()
+        for name, event in filter(None, running.watch()):
+            line = heard.take(event) if name == "coordinator" else ""
+            if event["event"] == "exited":
+                line = f"{name} ended with exit code {event['code']}"
+            if progress and line:
+                echo(line)
+                sys.stdout.flush()
     return running.first_round_at
 
 
@@ -208,9 +205,6 @@ def _settings(
         if wanted is not None:
             name, params = (wanted, {}) if isinstance(wanted, str) else wanted
             made |= {f"{section}.name": name, f"{section}.params": params}
-    if policy is not None and made["policy.name"] not in policies.names():
-        known = ", ".join(policies.names())
-        raise UsageError(f"no policy is named {made['policy.name']!r}", f"there are: {known}")
     return made
 
 
@@ -218,11 +212,11 @@ def _result(folder: Path, wanted: int, seconds: float, first: float | None) -> R
     found = read(folder)
     done = found.summary["rounds_done"]
     if done != wanted and not found.summary["conclusion"]:
-        raise DemoError(f"{done} of {wanted} rounds done", f"see {folder / 'coordinator.log'}")
+        raise FleetError(f"{done} of {wanted} rounds done", f"see {folder / 'coordinator.log'}")
     if not found.summary["updates_used"]:
         reasons = [one for one in found.orders.get("reason", []) if one]
         why = f": {reasons[-1]}" if reasons else ""
-        raise DemoError(f"no update of any device was used{why}", f"see the logs in {folder}")
+        raise FleetError(f"no update of any device was used{why}", f"see the logs in {folder}")
     metrics = found.summary["metrics"]
     assert isinstance(metrics, Mapping)
     return Run(

@@ -4,6 +4,7 @@ Every process watches its standard input and ends when this one goes, however it
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from fedagent_node.process import piped
 
 Event = dict[str, object]
 MODULES = {role: f"fedagent_{role}" for role in ("agent", "edge", "coordinator")}
@@ -50,7 +53,8 @@ class RoleProcess:
         self.started_at = time.monotonic()
         self._arrival = threading.Condition()
         self._on_event = on_event
-        program = (sys.executable, "-m", MODULES[role], "--config", json.dumps(self.config))
+        settings = piped(self.config)
+        program = (sys.executable, "-m", MODULES[role], "--config", f"/dev/fd/{settings}")
         with log.open("ab") as stderr:
             self.popen = subprocess.Popen(
                 [*prefix, *program],
@@ -58,9 +62,11 @@ class RoleProcess:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 env=None if environment is None else dict(environment),
+                pass_fds=(settings,),
                 # A Ctrl-C is for the one who started us: it ends the roles in its own order.
                 start_new_session=True,
             )
+        os.close(settings)
         self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
         self._reader.start()
 
@@ -141,10 +147,10 @@ class RoleProcess:
         times = psutil.Process(self.pid).cpu_times()
         return float(times.user + times.system)
 
-    def pss_bytes(self, *, children: bool = True) -> int:
-        """Return proportional memory of the process and, if wanted, its children."""
+    def pss_bytes(self) -> int:
+        """Return proportional memory of the process and its children."""
         own = psutil.Process(self.pid)
-        family = [own, *(own.children(recursive=True) if children else ())]
+        family = [own, *own.children(recursive=True)]
         return sum(process.memory_full_info().pss for process in family)
 
     def _read(self) -> None:

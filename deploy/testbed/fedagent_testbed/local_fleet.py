@@ -57,12 +57,7 @@ class Fleet:
 
 
 class LocalFleet(AbstractContextManager["LocalFleet", None]):
-    """The processes of a fleet; leaving it ends them all.
-
-    Args:
-        fleet: What is started.
-        stopped: Returns the signal that is to end it, 0 before there is one.
-    """
+    """The processes of a fleet; leaving it ends them all, and so does a signal in `stopped`."""
 
     def __init__(self, fleet: Fleet, *, stopped: Callable[[], int]) -> None:
         self.first_round_at: float | None = None  # by our monotonic clock

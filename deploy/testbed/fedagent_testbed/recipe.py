@@ -22,7 +22,6 @@ Seconds = Annotated[float, Meta(ge=0, le=1e6)]
 
 NoiseDensity = Annotated[float, Meta(ge=-200, le=-80)]
 Megahertz = Annotated[float, Meta(ge=1e-3, le=1e4)]
-Kilometres = Annotated[float, Meta(ge=1e-3, le=1e3)]
 PerCompute = Annotated[float, Meta(ge=1e-3, le=1e4)]
 Weighting = Literal["uniform", "samples"]
 WorldName = Literal["radio", "exchange", "traces", "open", "chances", "recorded", "bas"]
@@ -69,19 +68,17 @@ class Dying(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Speeds(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Clients whose true compute changes by a factor, while what they claim stays."""
+    """Clients whose true compute changes after half of the rounds; what they claim stays."""
 
     share: Share = 0.0
-    after: Share = 0.5
     factor: tuple[Factor, Factor] = (0.25, 1.0)
     """Range, evenly over its logarithm; drawn per client."""
 
 
 class Repriced(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Clients whose price per unit is drawn anew after a share of the rounds."""
+    """Clients whose price per unit is drawn again after half of the rounds."""
 
     share: Share = 0.0
-    after: Share = 0.5
 
 
 class Flips(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,10 +125,6 @@ class Chances(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """With ``own``: range of the clients' chances; features tell nothing."""
     sure: Share = 0.0
     """Share of the clients that always deliver."""
-    best: Share = 0.95
-    """With ``compute``: the chance in the middle of the range of `work.compute`."""
-    width: Annotated[float, Meta(ge=1e-3, le=10)] = 0.2
-    """Width of the bump, as a share of that range."""
 
 
 class Radio(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,7 +132,6 @@ class Radio(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     noise_dbm_hz: NoiseDensity = -166.0  # noise density N0
     bandwidth_mhz: tuple[Megahertz, Megahertz] = (0.3, 1.0)
-    distance_km: tuple[Kilometres, Kilometres] = (0.01, 2.0)
     static: bool = False
     """Band and distance are fixed for a device, and agents report rates of past transfers."""
     features: Literal["all", "live", "wifi"] = "all"
@@ -161,7 +153,6 @@ class Traces(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Links out of recorded traces below FEDAGENT_DATA."""
 
     links: str = "net/hsdpa_norway_3g.tar.gz"
-    rtt: str = ""
 
 
 class Budget(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -220,8 +211,7 @@ class Training(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     layout: Literal["fashion", "cifar"] = "fashion"  # which of the papers' networks a cnn is
     rate: Positive = 0.005
     batch: Count = 32
-    epochs: Annotated[int, Meta(ge=1)] | None = None
-    local_steps: Annotated[int, Meta(ge=1)] | None = None
+    epochs: Count = 1
     weighting: Weighting = "uniform"
     slot_rounds: Count = 1
     """Rounds of a slot; opinions are asked for at its end (ALGORITHMS section 5)."""
@@ -375,19 +365,12 @@ def check_recipe(recipe: TestbedRecipe) -> None:
         )
     if world.kind == "bas" and not world.streaming.dataset:
         raise RecipeError("world.streaming.dataset", "is missing", "name one, see docs/testbed.md")
-    training = world.training
-    if training.dataset and (training.epochs is None) == (training.local_steps is None):
-        raise RecipeError(
-            "world.training.epochs", "or local_steps is wanted", "give one of the two"
-        )
-    if training.model == "cnn" and training.local_steps is not None:
-        raise RecipeError("world.training.local_steps", "is not for a cnn", "give training.epochs")
 
 
 def _check_ranges(world: WorldSpec) -> None:
     for section, keys in {
         "speeds": ("factor",),
-        "radio": ("bandwidth_mhz", "distance_km"),
+        "radio": ("bandwidth_mhz",),
         "work": ("compute", "price"),
     }.items():
         for key in keys:

@@ -6,7 +6,6 @@ known form in `advert`, and who is behind it is found out on the connection.
 
 import asyncio
 import logging
-from collections import Counter
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -58,7 +57,6 @@ class Discovery:
     ) -> None:
         self.site = site
         self._judge = judge
-        self.counters: Counter[str] = Counter()
         self._scope = scope
         self._listener: AsyncZeroconf | None = None
         self._listens_on: list[str] = []
@@ -107,7 +105,7 @@ class Discovery:
 
         With `needed`, a line in the log if there is no advert.
         """
-        watch = Watch(role, self.site, on_change, self.counters, judge=self._judge, needed=needed)
+        watch = Watch(role, self.site, on_change, judge=self._judge, needed=needed)
         self._watches.append(watch)
         if self._listener is not None:
             watch.ask(self._listener.zeroconf)

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import math
 import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -77,7 +76,6 @@ class Watch:
         role: Role,
         site: str | None,
         on_change: OnChange,
-        counters: Counter[str],
         *,
         judge: Judge,
         needed: bool = False,
@@ -85,7 +83,6 @@ class Watch:
         self._role = role
         self._site = site
         self._on_change = on_change
-        self._counters = counters
         self._judge = judge
         self._needed = needed
         self._names: dict[str, _Name] = {}
@@ -138,7 +135,6 @@ class Watch:
         elif one is None:
             _remember(self._waiting, name, None)
             self._let_in()
-            self._counters["ignored_full"] += name in self._waiting
         else:
             one.again.set()
             if one.task is None:
@@ -187,7 +183,6 @@ class Watch:
             info = AsyncServiceInfo(service_type(self._role), one.name)
             if not await info.async_request(self._zeroconf, LOOKUP_MS):
                 # A lost answer must not hide a role until its record changes.
-                self._counters["unresolved"] += 1
                 one.silent = True
                 return AGAIN_S
             hosts = by_nearness(info.parsed_addresses())
@@ -197,10 +192,8 @@ class Watch:
             short = len(info.text or b"") <= MAX_TXT_BYTES
             advert = advert_from(self._role, info.properties, hosts, info.port) if short else None
         if advert is None:
-            self._counters["ignored_malformed"] += 1
             return None
         if self._site not in (None, advert.site):
-            self._counters["ignored_site"] += 1
             _remember(self._elsewhere, advert.site, None)
             return None
         advert, refused = await self._tried(one, advert)
@@ -265,7 +258,6 @@ class Watch:
         if tuple(refused) == before:
             return
         silent = ", ".join(f"{where} ({why})" for where, why in refused.items())
-        self._counters["unreachable"] += len(refused)
         who = f"{self._role} {advert.id} is announced at {silent}"
         if str(advert.address) not in refused:
             if silent:
@@ -312,7 +304,6 @@ class Watch:
         try:
             self._on_change(now)
         except Exception:  # noqa: BLE001 - logged; discovery must outlive its listener
-            self._counters["callback_errors"] += 1
             _log.exception("a change of %s adverts could not be handled", self._role)
 
 

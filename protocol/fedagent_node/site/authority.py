@@ -90,11 +90,21 @@ class Authority:
         return cls(site, der, key)
 
     def issue(
-        self, public: bytes, role: Role, days: float = DAYS, *, now: float | None = None
+        self,
+        public: bytes,
+        role: Role,
+        days: float = DAYS,
+        *,
+        now: float | None = None,
+        before: Certificate | None = None,
     ) -> Certificate:
-        """Return a certificate for a raw Ed25519 public key, valid for `days` from `now`."""
+        """Return a certificate for a raw Ed25519 public key, valid for `days` from `now`.
+
+        It ends no earlier than the one that it replaces, `before`: a clock that is late, or was
+        ahead then, shuts nobody out.
+        """
         begin = time.time() if now is None else now
-        life = days * _DAY_S
+        end = max(begin + days * _DAY_S, before.not_after if before is not None else 0.0)
         subject = x509.Name(
             [
                 x509.NameAttribute(NameOID.ORGANIZATION_NAME, self.site),
@@ -106,10 +116,10 @@ class Authority:
             *([ExtendedKeyUsageOID.CLIENT_AUTH] if role in _CLIENTS else []),
         ]
         key = Ed25519PublicKey.from_public_bytes(public)
-        early = min(_EARLY_S, life / 10)
+        early = min(_EARLY_S, (end - begin) / 10)
         issuer = x509.load_der_x509_certificate(self.der).subject
         made = (
-            _builder(key, subject, issuer, begin - early, begin + life)
+            _builder(key, subject, issuer, begin - early, end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(ca=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)

@@ -6,8 +6,6 @@ the role's topics, its organisation the site; there are no addresses, so a netwo
 """
 
 import hashlib
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -19,6 +17,8 @@ Reason = Literal["malformed", "wrong_ca", "wrong_role", "wrong_site", "expired",
 ROLES: tuple[Role, ...] = get_args(Role)
 RENEW_AT = 2 / 3
 """Share of its life after which a certificate is renewed."""
+CLOCK_S = 3600.0
+"""A clock that differs by more from the coordinator's is wrong, whichever of the two it is."""
 LETTERS: dict[str, Role] = {role[0]: role for role in ROLES}
 
 
@@ -53,6 +53,10 @@ class Certificate:
         """When to ask for the next one."""
         return self.not_before + RENEW_AT * (self.not_after - self.not_before)
 
+    def serves(self, now: float) -> bool:
+        """Return whether it is valid, and needs no renewal yet."""
+        return self.not_before <= now < self.renew_at
+
 
 @dataclass(frozen=True, slots=True)
 class RevocationList:
@@ -79,12 +83,3 @@ def common_name(role: Role, ident: str) -> str:
 def fingerprint(ca_der: bytes) -> str:
     """Return the SHA-256 of an authority's certificate, 64 hex digits."""
     return hashlib.sha256(ca_der).hexdigest()
-
-
-def judged_time(own: Certificate, clock: Callable[[], float] = time.time) -> float | None:
-    """Return the time by which others' certificates are judged; None for a clock that is wrong.
-
-    A clock that is before our own certificate was made has not been set yet.
-    """
-    now = clock()
-    return now if now >= own.not_before else None

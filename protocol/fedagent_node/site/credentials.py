@@ -2,6 +2,7 @@
 
 import logging
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,10 @@ from fedagent_node.data_dir import Identity, write_private
 from fedagent_node.errors import CredentialsError
 from fedagent_node.site import CERT_FILE, FOLDER
 from fedagent_node.site.certificates import (
+    CLOCK_S,
     Certificate,
     CertificateError,
     RevocationList,
-    judged_time,
 )
 from fedagent_node.site.reading import read_certificate, read_crl
 from fedagent_protocol.ed25519 import private_key
@@ -31,12 +32,16 @@ MAX_PLACES = 16
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a role joined; `services` are addresses of join services, `fingerprint` the CA's."""
+    """Where a role joined; `services` are addresses of join services, `fingerprint` the CA's.
+
+    `ahead_s` is by how much its clock was ahead of the coordinator's at the last answer.
+    """
 
     site: Annotated[str, Meta(max_length=64)]
     fingerprint: Annotated[str, Meta(max_length=64)]
     services: Annotated[tuple[str, ...], Meta(max_length=MAX_PLACES)] = ()
     name: Annotated[str, Meta(max_length=64)] = ""
+    ahead_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class Credentials:
     crl: Path
     certificate: Certificate
     ca_der: bytes
+    ahead_s: float
 
     def revocations(self) -> RevocationList:
         """Return who was revoked; raises `CredentialsError` of a damaged list."""
@@ -59,9 +65,21 @@ class Credentials:
         except (OSError, CertificateError) as exc:
             raise CredentialsError(self.crl, str(exc)) from exc
 
-    def judged_time(self) -> float | None:
-        """Return the time by which others' certificates are judged; see `certificates`."""
-        return judged_time(self.certificate)
+    def judged_time(self, now: float | None = None) -> float | None:
+        """Return the time by which others' certificates are judged; None for a clock that is wrong.
+
+        Such a clock differs from the coordinator's, or shows a time outside of the life of our own
+        certificate: it was never set, or has been set since the coordinator answered.
+        """
+        now, own = time.time() if now is None else now, self.certificate
+        known = abs(self.ahead_s) <= CLOCK_S and own.not_before <= now < own.not_after
+        return now if known else None
+
+    @property
+    def due(self) -> bool:
+        """Whether to ask for the next certificate; by a wrong clock the coordinator knows it."""
+        now = self.judged_time()
+        return now is None or not self.certificate.serves(now)
 
 
 def load_credentials(data_dir: Path) -> Credentials | None:
@@ -88,6 +106,7 @@ def load_credentials(data_dir: Path) -> Credentials | None:
         raise CredentialsError(folder, exc.strerror or str(exc)) from exc
     except (ValueError, CertificateError) as exc:
         raise CredentialsError(cert, str(exc)) from exc
+    joined = read_joined(data_dir)
     return Credentials(
         ca=folder / CA_FILE,
         cert=cert,
@@ -95,6 +114,7 @@ def load_credentials(data_dir: Path) -> Credentials | None:
         crl=folder / CRL_FILE,
         certificate=certificate,
         ca_der=ca_der,
+        ahead_s=0.0 if joined is None else joined.ahead_s,
     )
 
 

@@ -82,13 +82,11 @@ class Applicant:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A certificate, the authority behind it, and its list of the revoked if it came along."""
+    """What a site answered that lets us in: the certificate, and the authority behind it."""
 
     certificate: Certificate
     ca_der: bytes
-    name: str
-    services: tuple[str, ...]
-    crl: bytes = b""
+    answer: JoinAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +176,7 @@ class Joiner:
 
     def _keep(self, admitted: Admitted, place: str) -> Credentials:
         directory, own = self._shell.directory, self._applicant
-        found = _store(directory, own.identity, admitted, (place, *admitted.services))
+        found = _store(directory, own.identity, admitted, (place, *admitted.answer.services))
         (directory / FOLDER / WAITS_FILE).unlink(missing_ok=True)
         self._shell.emit(Emit("joined", {"site": own.site, "at": place}))
         _log.info(
@@ -224,8 +222,7 @@ async def join_first(
         invited = given.fingerprint.hex() if isinstance(given, Invitation) else ""
         if invited not in ("", fingerprint(credentials.ca_der)):
             raise JoinError("elsewhere")
-        now = credentials.judged_time()
-        if now is None or now < credentials.certificate.not_after:
+        if time.time() < credentials.certificate.not_after:
             return  # while it holds, it is renewed beside the work
         try:
             await renew(shell.directory, identity)
@@ -264,7 +261,13 @@ async def join_first(
 
 
 async def renew(directory: Path, identity: Identity) -> Credentials:
-    """Ask for the next certificate, and keep it.
+    """Ask for the next certificate, and keep it; errors as of `ask_again`."""
+    place, admitted = await ask_again(directory, identity)
+    return _store(directory, identity, admitted, (place, *admitted.answer.services))
+
+
+async def ask_again(directory: Path, identity: Identity) -> tuple[str, Admitted]:
+    """Ask the site that a role joined; return who answered, and what.
 
     Raises:
         JoinError: The site refuses; ``revoked`` is for good.
@@ -287,7 +290,7 @@ async def renew(directory: Path, identity: Identity) -> Credentials:
             failure = failure or error
         else:
             if isinstance(answer, Admitted):
-                return _store(directory, identity, answer, (place, *answer.services))
+                return place, answer
             failure = JoinError("forgotten")
     raise failure or JoinUnreachableError("an unknown address", "no address is known")
 
@@ -295,15 +298,17 @@ async def renew(directory: Path, identity: Identity) -> Credentials:
 def _store(
     directory: Path, identity: Identity, admitted: Admitted, places: Iterable[str]
 ) -> Credentials:
+    answer = admitted.answer
     joined = Joined(
         site=admitted.certificate.site,
         fingerprint=fingerprint(admitted.ca_der),
         services=tuple(dict.fromkeys(places))[:MAX_PLACES],
-        name=safe_text(admitted.name, limit=64),
+        name=safe_text(answer.name, limit=64),
+        ahead_s=time.time() - answer.now_s,
     )
-    if admitted.crl and not (directory / FOLDER / CRL_FILE).exists():
+    if answer.crl and not (directory / FOLDER / CRL_FILE).exists():
         # Before a broker starts: mosquitto reads a list again, but not that there is one.
-        store_crl(directory, admitted.crl)
+        store_crl(directory, answer.crl)
     return store_credentials(directory, identity, admitted.certificate, admitted.ca_der, joined)
 
 
@@ -373,6 +378,7 @@ def _request(applicant: Applicant, leaf: bytes) -> JoinRequest:
         name=applicant.name[:64],
         secret=applicant.secret,
         software=SOFTWARE[:64],
+        now_s=time.time(),
     )
     return structs.replace(bare, signature=applicant.identity.sign(bare.signed(leaf)))
 
@@ -386,7 +392,7 @@ def _admitted(answer: JoinAnswer, ca_der: bytes, applicant: Applicant) -> Admitt
         raise JoinError("malformed") from exc
     if certificate.id != applicant.identity.id or certificate.role != applicant.role:
         raise JoinError("malformed")
-    return Admitted(certificate, ca_der, answer.name, answer.services, answer.crl)
+    return Admitted(certificate, ca_der, answer)
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:

@@ -60,7 +60,10 @@ Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
 class JoinRequest(Struct, frozen=True, kw_only=True):
-    """Who wants to join as what, by the `secret` of an invitation or by a code."""
+    """Who wants to join as what, by the `secret` of an invitation or by a code.
+
+    `now_s` is what its clock shows, in seconds since 1970.
+    """
 
     version: int
     public: Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -69,6 +72,7 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     name: Name = ""
     secret: Annotated[bytes, Meta(max_length=SECRET_BYTES)] = b""
     software: Name = ""
+    now_s: float = 0.0
     signature: Annotated[bytes, Meta(max_length=64)] = b""
 
     def signed(self, leaf: bytes) -> bytes:
@@ -81,7 +85,7 @@ class JoinAnswer(Struct, frozen=True, kw_only=True):
     """A certificate, or why there is none (`Refusal`); neither means to wait for a person.
 
     `name` is the enrolled one, `services` are addresses of join services, `crl` is the list of the
-    revoked, PEM; empty where it is long.
+    revoked, PEM; empty where it is long. `now_s` is what the coordinator's clock shows.
     """
 
     refused: Name = ""
@@ -89,6 +93,7 @@ class JoinAnswer(Struct, frozen=True, kw_only=True):
     name: Name = ""
     services: Places = ()
     crl: Annotated[bytes, Meta(max_length=MAX_CRL_BYTES)] = b""
+    now_s: float = 0.0
 
 
 def framed(body: bytes) -> bytes:

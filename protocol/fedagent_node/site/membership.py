@@ -1,21 +1,40 @@
-"""A role's standing in its site while it runs: renewal of its certificate, and who was revoked."""
+"""A role's standing in its site while it runs: TLS between members, renewal, and who was revoked.
 
+There are no host names: a certificate names an identity, and what an address leads to is
+judged by the role, the site and the id in the certificate, before a byte of MQTT is sent.
+"""
+
+import asyncio
 import logging
+import socket
+import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
+from fedagent_node.address import TlsFiles
 from fedagent_node.envelope import EnvelopeError, Refusal
-from fedagent_node.link import Link
-from fedagent_node.network import in_step
-from fedagent_node.site.certificates import Certificate, CertificateError
-from fedagent_node.site.credentials import Credentials, store_crl
+from fedagent_node.errors import LinkError, PeerRefusedError
+from fedagent_node.network import Backoff, in_step
+from fedagent_node.site.certificates import (
+    CLOCK_S,
+    LETTERS,
+    Certificate,
+    CertificateError,
+    Role,
+)
+from fedagent_node.site.credentials import Credentials, load_credentials, store_crl
 from fedagent_node.site.reading import read_certificate, read_crl
-from fedagent_node.site.tls import SiteTls
-from fedagent_protocol.errors import FedagentError
+from fedagent_protocol.errors import FedagentError, safe_text
 
+NO_CHECK_TIME = 0x200000
+"""``X509_V_FLAG_NO_CHECK_TIME`` of OpenSSL, which the module `ssl` does not name."""
 LOOK_S = 60.0
 """How often it is looked whether to renew: clocks are set, and laptops sleep."""
+SELDOM_S = 6 * 3600.0
+"""How often it is asked at least while there is no next certificate, or the clock is wrong."""
 _REFUSALS = {
     "expired": Refusal.EXPIRED,
     "not_yet": Refusal.EXPIRED,
@@ -27,43 +46,77 @@ Renew = Callable[[], Awaitable[Credentials]]
 """Asks for the next certificate and keeps it; raises `FedagentError` if there is none now."""
 
 
-class Membership:
-    """What the gate asks of certificates (`envelope.Certifier`), and what becomes of them.
+async def _nothing(_revoked: frozenset[str]) -> None:
+    """Take no note of a change."""
 
-    `on_change` is called after the files of the site changed, with who is revoked now.
+
+class Membership:
+    """What a member of a site shows and asks for, and what becomes of its files.
+
+    TLS contexts are made of the files as they are at each call: a renewed certificate, or a newer
+    list of revocations, holds from the next connection on.
     """
 
-    def __init__(
-        self,
-        data_dir: Path,
-        site: SiteTls,
-        links: Mapping[str, Link],
-        on_change: Callable[[frozenset[str]], Awaitable[None]],
-    ) -> None:
-        self.site = site
+    def __init__(self, data_dir: Path, credentials: Credentials) -> None:
         self._data_dir = data_dir
-        self._links = links
-        self._on_change = on_change
+        self.credentials = credentials
+        self.list = credentials.revocations()
+        self.asked: Callable[[str], bool] = lambda _link: False
+        """Says whether only members can be on a link; for the gate."""
+        self.on_change: Callable[[frozenset[str]], Awaitable[None]] = _nothing
+        """Called after the files changed, with who is revoked now."""
 
-    # ------------------------------------------------------------- for the gate
+    @classmethod
+    def of(cls, data_dir: Path) -> Self | None:
+        """Return the standing of who keeps `data_dir`; None before it joined a site."""
+        held = load_credentials(data_dir)
+        return None if held is None else cls(data_dir, held)
 
-    def asked(self, link: str) -> bool:
-        """Whether only members can be on a link."""
-        found = self._links.get(link)
-        return found is not None and found.certified
+    def reload(self) -> None:
+        """Take the files that are there now."""
+        self.credentials = load_credentials(self._data_dir) or self.credentials
+        self.list = self.credentials.revocations()
+
+    @property
+    def files(self) -> TlsFiles:
+        """The files of a broker of our own."""
+        own = self.credentials
+        return TlsFiles(own.ca, own.cert, own.key, own.crl, ssl.TLSVersion.TLSv1_3)
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return a context that shows our certificate and checks the other's, but for its id."""
+        context = self.files.loaded(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        if self.credentials.judged_time() is None:
+            # As of a board without a battery, which begins in 1970: the rest is checked.
+            context.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
+        return context
+
+    def towards(
+        self,
+        *roles: Role,
+        ids: Callable[[], Collection[str]] = tuple,
+        elsewhere: Callable[[str], str] = lambda _: "",
+    ) -> "Towards":
+        """Return what covers a link to one of these roles; without ids, to any of the site.
+
+        `elsewhere` is the address of another link to an identity: a broker has one session of
+        ours, and two links to it would take each other's place.
+        """
+        return Towards(self, roles, ids, elsewhere)
 
     def own(self) -> bytes:
         """Return this process's certificate."""
-        return self.site.credentials.certificate.der
+        return self.credentials.certificate.der
 
     def read(self, der: bytes) -> Certificate:
         """Return a certificate that is valid now; `EnvelopeError` with the reason if it is not."""
-        own = self.site.credentials
+        own = self.credentials
         try:
             found = read_certificate(der, own.ca_der, now=own.judged_time())
         except CertificateError as exc:
             raise EnvelopeError(_REFUSALS.get(exc.reason, Refusal.NO_CERTIFICATE)) from exc
-        if self.site.revoked.has(found):
+        if self.list.has(found):
             raise EnvelopeError(Refusal.REVOKED)
         return found
 
@@ -72,12 +125,12 @@ class Membership:
     @property
     def number(self) -> int:
         """The number of the newest list of the revoked."""
-        return self.site.revoked.number
+        return self.list.number
 
     @property
     def revoked(self) -> frozenset[str]:
         """Who is on that list."""
-        return self.site.revoked.ids
+        return self.list.ids
 
     async def take(self, pem: bytes) -> bool:
         """Take a list of the revoked if it is the authority's and newer; False if it is not.
@@ -85,34 +138,42 @@ class Membership:
         Sessions of all on it are ended.
         """
         try:
-            found = read_crl(pem, self.site.credentials.ca_der)
+            found = read_crl(pem, self.credentials.ca_der)
             if found.number <= self.number:
                 return False
             store_crl(self._data_dir, pem)
         except (CertificateError, OSError) as exc:
             _log.warning("a revocation list is not used yet: %s", exc)
             return False
-        self.site.reload()
+        self.reload()
         names = ", ".join(sorted(found.ids))
         _log.warning("revocation list %d is in use%s", self.number, f": {names}" if names else "")
-        await self._on_change(found.ids)
+        await self.on_change(found.ids)
         return True
 
     # ------------------------------------------------------------------ renewal
 
     async def keep(self, renew: Renew) -> None:
-        """Renew the certificate at two thirds of its life, for ever."""
-        failed = 0
+        """Renew the certificate at two thirds of its life, for ever.
+
+        By a wrong clock only the coordinator knows when that is: it is asked ever more seldom.
+        """
+        pauses, pause_s = Backoff(), 0.0
         while True:
-            own = self.site.credentials.certificate
-            await in_step(min(LOOK_S, (own.not_after - own.not_before) / 20))
-            if time.time() < own.renew_at:
+            own = self.credentials.certificate
+            share_s = (own.not_after - own.not_before) / 20
+            pauses.first_s, pauses.cap_s = min(LOOK_S, share_s), min(SELDOM_S, share_s)
+            await asyncio.sleep(pause_s)
+            await in_step(pauses.first_s)
+            if not self.credentials.due:
+                pauses.reset()
+                pause_s = 0.0
                 continue
+            first, pause_s = pauses.attempt == 0, pauses.next()
             try:
                 await renew()
             except FedagentError as exc:
-                failed += 1
-                if failed == 1:
+                if first:
                     left = max(0.0, own.not_after - time.time()) / 86_400
                     _log.warning(
                         "the certificate is not renewed yet: %s; it is valid for %.1f more "
@@ -120,9 +181,59 @@ class Membership:
                         *(exc, left),
                     )
                 continue
-            failed = 0
-            self.site.reload()
-            now = self.site.credentials.certificate
-            until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now.not_after))
-            _log.info("the certificate was renewed and is valid until %s", until)
-            await self._on_change(frozenset())
+            self.reload()
+            held = self.credentials
+            if first and abs(held.ahead_s) > CLOCK_S:
+                _log.warning(
+                    "this machine's clock is %.1f days %s the coordinator's: set it "
+                    "(timedatectl set-ntp true); until then no validity times are checked",
+                    *(abs(held.ahead_s) / 86_400, "ahead of" if held.ahead_s > 0 else "behind"),
+                )
+            if (now := held.certificate) != own:
+                until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now.not_after))
+                _log.info("the certificate was renewed and is valid until %s", until)
+                await self.on_change(frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Towards:
+    """The cover of a link to somebody of the site."""
+
+    site: Membership
+    roles: tuple[Role, ...]
+    ids: Callable[[], Collection[str]]
+    elsewhere: Callable[[str], str]
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return a context that shows our certificate and checks the broker's."""
+        return self.site.client_context()
+
+    def check_peer(self, peer: socket.socket) -> None:
+        """Raise `PeerRefusedError` if who answered is another than expected."""
+        role, ident, site = named(peer)
+        if role is None:
+            raise PeerRefusedError("no_certificate", "shows no certificate of a site")
+        own = self.site.credentials.certificate.site
+        if site != own:
+            raise PeerRefusedError("wrong_site", f"belongs to site {safe_text(site)}, not to {own}")
+        if role not in self.roles:
+            wanted = " or ".join(self.roles)
+            raise PeerRefusedError("wrong_role", f"is {role} {safe_text(ident)}, not {wanted}")
+        if ident in self.site.revoked:
+            raise PeerRefusedError("revoked", f"is {role} {ident}, which was revoked")
+        ids = self.ids()
+        if role != "broker" and ids and ident not in ids:
+            announced = ", ".join(sorted(ids))
+            problem = f"is {role} {safe_text(ident)}, but the advert names {announced}"
+            raise PeerRefusedError("other_id", problem)
+        if role != "broker" and (address := self.elsewhere(ident)):
+            raise LinkError(f"{safe_text(ident)} is already connected at {address}")
+
+
+def named(peer: socket.socket) -> tuple[Role | None, str, str]:
+    """Return role, id and site of a checked certificate; no role if it names none."""
+    shown = peer.getpeercert() if isinstance(peer, ssl.SSLSocket) else None
+    subject = (shown or {}).get("subject", ())
+    names = {str(pair[0]): str(pair[1]) for part in subject for pair in part}
+    letter, _, ident = names.get("commonName", "").partition("/")
+    return LETTERS.get(letter), ident, names.get("organizationName", "")

@@ -232,7 +232,7 @@ def test_a_device_that_waits_is_let_in_by_the_code_that_it_shows(tmp_path: Path)
     )
     code = code_of(b"authority", request.public)
     with Enrolment(tmp_path) as site:
-        site.decide(request, "10.0.0.7", b"authority", now=time.time(), open_to_all=False)
+        site.decide(request, "10.0.0.7", b"authority", now=time.time())
     with served(tmp_path) as page:
         bearer = {"Authorization": f"Bearer {page.token}"}
         (one,) = page.get("api/pending")

@@ -29,15 +29,12 @@ def trainer_of(
     digits: StudyData,
     strategy: aggregation.Strategy,
     *,
-    epochs: int | None = None,
-    local_steps: int | None = None,
+    epochs: int = 1,
 ) -> FederatedTrainer:
     labels = digits.y.astype(np.int64)
     parts = dirichlet(labels, CLIENTS, gamma=0.3, seed=2, samples_per_client=None)
     spec = ModelSpec(kind="softmax", features=64, classes=10)
-    training = Training(
-        dataset="digits", rate=RATE, batch=1000, epochs=epochs, local_steps=local_steps
-    )
+    training = Training(dataset="digits", rate=RATE, batch=1000, epochs=epochs)
     model = BatchedModel(create(spec))
     return FederatedTrainer(digits, parts, model, training, seed=7, held_out=0.0, strategy=strategy)
 
@@ -69,7 +66,7 @@ def gradient(trainer: FederatedTrainer, theta: Floats, client: int) -> Floats:
 
 
 def test_scaffold_follows_its_algorithm(digits: StudyData) -> None:
-    trainer = trainer_of(digits, aggregation.create("scaffold", eta_g=0.9), local_steps=3)
+    trainer = trainer_of(digits, aggregation.create("scaffold", eta_g=0.9), epochs=3)
     x, c = trainer.initial(1)[0].astype(np.float64), np.zeros(trainer.model.size)
     own = np.zeros((CLIENTS, trainer.model.size))
     for round_, found in enumerate(play(trainer, 4, edges=2, absent=True)):
@@ -88,7 +85,7 @@ def test_scaffold_follows_its_algorithm(digits: StudyData) -> None:
 
 
 def test_fedprox_holds_clients_back(digits: StudyData) -> None:
-    trainer = trainer_of(digits, aggregation.create("fedprox", mu=0.5), local_steps=4)
+    trainer = trainer_of(digits, aggregation.create("fedprox", mu=0.5), epochs=4)
     x = trainer.initial(1)[0].astype(np.float64)
     deltas = []
     for i in range(CLIENTS):

@@ -67,14 +67,11 @@ def trainer_of(
     data: StudyData,
     partition: Partition,
     *,
-    epochs: int | None = 2,
-    local_steps: int | None = None,
+    epochs: int = 2,
     model: BatchedModel | None = None,
     seed: int = 7,
 ) -> FederatedTrainer:
-    training = Training(
-        rate=RATE, batch=BATCH, epochs=epochs, local_steps=local_steps, weighting="samples"
-    )
+    training = Training(rate=RATE, batch=BATCH, epochs=epochs, weighting="samples")
     return FederatedTrainer(
         data,
         partition,

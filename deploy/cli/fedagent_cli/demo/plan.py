@@ -11,8 +11,6 @@ from fedagent_cli import places
 from fedagent_cli.errors import UsageError
 from fedagent_coordinator import policies
 from fedagent_coordinator.policies.base import OPINIONS
-from fedagent_protocol.errors import RegistryError
-from fedagent_task.errors import TaskError
 from fedagent_task.recipe.files import open_recipe
 from fedagent_task.recipe.spec import Recipe
 from fedagent_testbed.local_fleet import Fleet
@@ -116,10 +114,6 @@ def prepare(
     Raises:
         UsageError: Something does not fit; the line names what does.
     """
-    if policy is not None and policy not in policies.names():
-        raise UsageError(
-            f"no policy is named {policy!r}", f"there are: {', '.join(policies.names())}"
-        )
     path = places.find_recipe(recipe)
     bundled = path.parent == places.bundled("recipes")
     read, sets = _read(path, rounds, policy, bundled=bundled)
@@ -153,28 +147,22 @@ def _read(
 ) -> tuple[Recipe, list[str]]:
     """Return the recipe with what the demo changes in it, and these overrides."""
     sets = [] if rounds is None else [f"rounds.count={rounds}"]
-    try:
+    read = open_recipe(path, sets).recipe
+    if policy not in (None, read.policy.name):
+        sets += [f"policy.name={policy}", f"policy.params={_carried(read, policy)}"]
         read = open_recipe(path, sets).recipe
-        if policy not in (None, read.policy.name):
-            sets += [f"policy.name={policy}", f"policy.params={_carried(read, policy)}"]
-            read = open_recipe(path, sets).recipe
-            if _needs_opinions(read):  # which are there after a merge only
-                sets.append("rounds.merge_every=1")
-        if read.rounds.every_s and bundled:  # nobody watches a demo's schedule
-            sets.append("rounds.every_s=0")
-        read = open_recipe(path, sets).recipe
-    except TaskError as error:
-        raise UsageError(f"{path.name}: {error}") from error
+        if _needs_opinions(read):  # which are there after a merge only
+            sets.append("rounds.merge_every=1")
+    if read.rounds.every_s and bundled:  # nobody watches a demo's schedule
+        sets.append("rounds.every_s=0")
+    read = open_recipe(path, sets).recipe
     if read.rounds.count == 0:
         raise UsageError(f"{path.name} sets no number of rounds", "add --rounds N")
     return read, sets
 
 
 def _needs_opinions(recipe: Recipe) -> bool:
-    try:
-        return OPINIONS in policies.create(recipe.policy.name, **recipe.policy.params).needs
-    except RegistryError:
-        return False  # the coordinator says why
+    return OPINIONS in policies.create(recipe.policy.name, **recipe.policy.params).needs
 
 
 def _carried(recipe: Recipe, policy: str | None) -> str:

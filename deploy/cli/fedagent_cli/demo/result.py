@@ -12,13 +12,13 @@ from fedagent_cli.errors import (
     INTERRUPTED,
     UNBALANCED,
     CliError,
-    DemoError,
     NoRunError,
 )
 from fedagent_cli.output import credits_text, echo, emit
 from fedagent_cli.places import shortest
 from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import RunReport, read_run_report
+from fedagent_testbed.local_fleet import FleetError
 
 from .plan import Demo
 from .run import Finish
@@ -32,7 +32,7 @@ def conclude(demo: Demo, finish: Finish, *, as_json: bool) -> int:
 
     Raises:
         CliError: The ledger does not add up.
-        DemoError: The run ended by itself before its last round.
+        FleetError: The run ended by itself before its last round.
     """
     data_dir = demo.directory / "coordinator"
     run, report = None, None
@@ -41,7 +41,7 @@ def conclude(demo: Demo, finish: Finish, *, as_json: bool) -> int:
         report = write_report(run, demo.directory)
     except NoRunError as error:
         if not finish.signal:
-            raise DemoError("the coordinator left no run", f"see {data_dir}.log") from error
+            raise FleetError("the coordinator left no run", f"see {data_dir}.log") from error
     result = _summary(demo, finish, run) | {"report": report and str(report)}
     if as_json:
         emit(result)
@@ -52,7 +52,7 @@ def conclude(demo: Demo, finish: Finish, *, as_json: bool) -> int:
     if not result["ledger_balanced"]:
         raise CliError("the ledger does not balance", f"see {data_dir}", exit_code=UNBALANCED)
     if result["rounds_done"] != demo.rounds and not result["conclusion"]:
-        raise DemoError(
+        raise FleetError(
             f"{result['rounds_done']} of {demo.rounds} rounds done", f"see {data_dir}.log"
         )
     return 0

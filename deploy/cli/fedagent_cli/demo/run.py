@@ -13,15 +13,15 @@ from shutil import get_terminal_size
 
 import psutil
 
-from fedagent_cli.errors import CliError, DemoError
 from fedagent_cli.extras import optional
 from fedagent_cli.output import credits_text, echo, emit, number_text
 from fedagent_cli.read.runs import open_run
 from fedagent_cli.read.watching import EVERY_S, Scene, scene_of
 from fedagent_coordinator.books.queries import Queries
+from fedagent_protocol.errors import FedagentError
 from fedagent_task.scoring.measures import ACCURACY, BY_KEY, Measure
 from fedagent_testbed.local import Event
-from fedagent_testbed.local_fleet import FleetError, LocalFleet
+from fedagent_testbed.local_fleet import LocalFleet
 
 from .plan import Demo
 
@@ -117,7 +117,7 @@ class Screen:
         try:
             with open_run(Queries, self._books) as (reader, run):
                 self._scene = scene_of(reader, run, time.time())
-        except (CliError, sqlite3.Error):
+        except (FedagentError, sqlite3.Error):
             pass  # there is no run yet
         self._due = time.monotonic() + max(EVERY_S, 5 * (time.monotonic() - now))
         how = "Ctrl-C ends it cleanly and still writes the report."
@@ -130,15 +130,10 @@ class Screen:
 
 
 def run_demo(demo: Demo, *, caught: Callable[[], int], as_json: bool) -> Finish:
-    """Start everything at once and watch until the run ends or a signal comes.
-
-    Args:
-        demo: What is started.
-        caught: Returns the signal that is to end it, 0 before there is one.
-        as_json: Print every event as JSON.
+    """Start everything at once and watch until the run ends, or `caught` returns a signal.
 
     Raises:
-        DemoError: A process failed, or nothing happened for too long.
+        FleetError: A process failed, or nothing happened for too long.
     """
     typed_at = time.monotonic() - (time.time() - psutil.Process().create_time())
     heard, screen = Heard(demo.rounds), Screen(demo.directory / "coordinator", as_json=as_json)
@@ -157,8 +152,6 @@ def run_demo(demo: Demo, *, caught: Callable[[], int], as_json: bool) -> Finish:
                         _take(*came, heard, screen)
                         _kill_half_way(demo, heard, screen, fleet)
                 screen.say("ending all processes and writing the report...")
-        except FleetError as error:
-            raise DemoError(error.problem, error.hint) from error
         finally:
             screen.close()
     first = fleet.first_round_at

@@ -12,7 +12,7 @@ from fedagent_agent.availability import LimitsSettings
 from fedagent_cli import options, places
 from fedagent_cli.errors import FAILED, OK, WARNED, UsageError
 from fedagent_cli.output import echo, emit
-from fedagent_cli.role import launch
+from fedagent_node.settings import read_settings
 
 from . import network
 from .checks import Finding, Level, of_machine
@@ -45,7 +45,8 @@ def doctor(*, config: Path | None, folders: tuple[Path, ...], as_json: bool) -> 
     Exit code 0: all is well; 44: it works with the warnings named; 45: something is
     broken.
     """
-    file, home = launch.read_config(config), places.home()
+    file = {} if config is None else read_settings(str(config))
+    home = places.home()
     if isinstance(own := file.get("data_dir"), str):
         folders = (*folders, Path(own).expanduser())
     try:

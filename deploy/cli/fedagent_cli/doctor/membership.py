@@ -7,14 +7,14 @@ from pathlib import Path
 from fedagent_node.data_dir import IDENTITY_FILE, load_or_create
 from fedagent_node.errors import JoinError, JoinUnreachableError, LinkError
 from fedagent_node.site import FOLDER
-from fedagent_node.site.credentials import Credentials, load_credentials, read_joined
-from fedagent_node.site.enrolling import Applicant, Waiting, ask, read_waits
+from fedagent_node.site.credentials import load_credentials
+from fedagent_node.site.enrolling import ask_again, read_waits
 
 from .checks import Finding, Level, broken, fine, odd
 
 MAX_ROLES = 8
 """Data directories that are looked at."""
-ASK_S = 3.0
+ASK_S = 10.0
 LATE_S = 86_400.0
 """How long a renewal may be due before somebody hears of it."""
 
@@ -61,7 +61,7 @@ def _state(folder: Path) -> Finding:
         return odd(f"{who}, certificate until {until}", f"renewal is overdue: {renew}")
     if own.role not in ("agent", "edge"):
         return fine(f"{who}, created here")
-    return asyncio.run(_asked(folder, held, f"{who}, certificate until {until}"))
+    return asyncio.run(_asked(folder, f"{who}, certificate until {until}"))
 
 
 def _not_yet(folder: Path) -> Finding:
@@ -76,31 +76,15 @@ def _not_yet(folder: Path) -> Finding:
     return odd(f"{folder.name}: is waiting to be accepted, code {waits.code}", hint)
 
 
-async def _asked(folder: Path, credentials: Credentials, who: str) -> Finding:
-    own, joined = credentials.certificate, read_joined(folder)
-    if joined is None or not (folder / IDENTITY_FILE).exists():
+async def _asked(folder: Path, who: str) -> Finding:
+    if not (folder / IDENTITY_FILE).exists():
         return broken(f"{who}; its site files are incomplete", "restore them, or join again")
-    applicant = Applicant(
-        load_or_create(folder),
-        "edge" if own.role == "edge" else "agent",
-        own.site,
-        joined.name,
-        fingerprint=joined.fingerprint,
-    )
-    silent = "no address of a join service is known"
-    for place in joined.services:
-        try:
-            async with asyncio.timeout(ASK_S):
-                answer = await ask(place, applicant)
-        except JoinUnreachableError as error:
-            silent = error.sentence
-        except TimeoutError:
-            silent = f"the join service at {place} does not answer (timed out)"
-        except JoinError as error:
-            return broken(f"{who}; {error.words}", error.hint)
-        else:
-            forgotten = JoinError("forgotten")
-            if isinstance(answer, Waiting):
-                return broken(f"{who}; {forgotten.words}", forgotten.hint)
-            return fine(f"{who}, confirmed by {place}")
-    return odd(f"{who}; {silent}", JoinUnreachableError.hint)
+    try:
+        async with asyncio.timeout(ASK_S):
+            place, _ = await ask_again(folder, load_or_create(folder))
+    except JoinError as error:
+        return broken(f"{who}; {error.words}", error.hint)
+    except (JoinUnreachableError, TimeoutError) as error:
+        silent = getattr(error, "sentence", "no join service answers")
+        return odd(f"{who}; {silent}", JoinUnreachableError.hint)
+    return fine(f"{who}, confirmed by {place}")

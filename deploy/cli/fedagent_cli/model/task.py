@@ -17,7 +17,6 @@ from fedagent_cli.command_line import Group
 from fedagent_cli.errors import CliError, UsageError
 from fedagent_cli.extras import optional
 from fedagent_cli.output import echo, emit, number_text, printable, writing
-from fedagent_task.errors import BuildError, TaskFileError
 from fedagent_task.program.source import TaskSource
 from fedagent_task.task_file import ROLES, SUFFIX, read_task_file, summary, write_task_file
 
@@ -66,15 +65,10 @@ def task_build(source: str, *, out: Path | None, as_json: bool) -> None:
     """
     making = optional("fedagent_task.program.making", "torch")
     found, name = called(source)
-    try:
-        made = making.make_task(found)
-        target = out if out is not None else Path(f"{name}{SUFFIX}")
-        with writing(target):
-            size = write_task_file(target, made.task)
-    except BuildError as error:
-        raise UsageError(error.sentence, error.hint) from error
-    except TaskFileError as error:
-        raise UsageError(f"{error.path} {error.reason}", error.hint) from error
+    made = making.make_task(found)
+    target = out if out is not None else Path(f"{name}{SUFFIX}")
+    with writing(target):
+        size = write_task_file(target, made.task)
     told = {"file": str(target), "bytes": size, "loss": made.loss, "notes": list(made.notes)}
     _show({**told, **_summary(target)}, as_json=as_json)
 
@@ -142,10 +136,7 @@ def _file(path: Path) -> ModuleType:
 
 
 def _summary(path: Path) -> dict[str, Any]:
-    try:
-        return summary(read_task_file(path))
-    except TaskFileError as error:
-        raise UsageError(f"{error.path} {error.reason}", error.hint) from error
+    return summary(read_task_file(path))
 
 
 def _show(told: dict[str, Any], *, as_json: bool) -> None:

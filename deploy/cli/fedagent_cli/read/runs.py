@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import structs
 
 from fedagent_cli import places
-from fedagent_cli.errors import UNREADABLE, CliError, MissingError, NoRunError
+from fedagent_cli.errors import NoRunError
 from fedagent_cli.extras import optional
 from fedagent_cli.output import number_text
 from fedagent_coordinator.books.models import recipe_in
@@ -62,10 +62,8 @@ def open_run(
             yield reader, reader.run(run_id)
     except UnknownRunError as error:
         raise _no_run(folder, run_id, given=data_dir is not None) from error
-    except StoreDamagedError as error:
-        raise CliError(error.sentence, error.hint, exit_code=UNREADABLE) from error
-    except UnknownRoundError as error:
-        raise MissingError(error.sentence, error.hint) from error
+    except (StoreDamagedError, UnknownRoundError):
+        raise
     except PermissionError as error:
         if folder not in Path(str(error.filename)).parents:
             raise

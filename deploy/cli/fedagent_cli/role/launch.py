@@ -9,20 +9,17 @@ import math
 import os
 import signal
 import sys
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
 from fedagent_cli.errors import UsageError
 from fedagent_cli.output import echo
-from fedagent_node.errors import LinkError
-from fedagent_node.process import in_two
+from fedagent_node.process import piped
 from fedagent_node.settings import NodeConfig
 from fedagent_node.settings import options_of as declared
 from fedagent_protocol.errors import hide_password
 from fedagent_protocol.option import Declared
-from fedagent_task.errors import TaskError
 
 MODULES = {
     "agent": "fedagent_agent",
@@ -32,25 +29,6 @@ MODULES = {
 Config = dict[str, object]
 SCHEME = "fedagent:"
 """How an invitation begins; it holds a secret."""
-_PIPE = 60_000
-"""Bytes that fit into a pipe whose other end is not read yet."""
-
-
-def read_config(path: Path | None) -> Config:
-    """Return the keys of a TOML or JSON configuration file; none without a file."""
-    if path is None:
-        return {}
-    try:
-        text = path.read_text(encoding="utf-8")
-        read = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", "name another file") from error
-    except ValueError as error:
-        kind = "JSON" if path.suffix == ".json" else "TOML"
-        raise UsageError(f"{path} is not {kind}: {error}", "fix the file") from error
-    if not isinstance(read, dict):
-        raise UsageError(f"{path} contains no `key = value` table", "write `key = value` lines")
-    return read
 
 
 def merge(file: Config, options: Mapping[str, object]) -> Config:
@@ -114,14 +92,12 @@ def check(role: str, config: Config) -> None:
     """Check a configuration by the role's own module, as far as it goes without the disk.
 
     Raises:
-        UsageError: The role refuses it; the line names the key and the hint.
+        FedagentError: The role refuses it; the line names the key and the hint.
     """
     try:
         _config(role).load(json.dumps(config, allow_nan=False))
     except ValueError as error:
         raise UsageError("a number is not finite", "give finite numbers only") from error
-    except LinkError as error:
-        raise UsageError(*in_two(error)) from error
 
 
 def _without_secrets(value: object) -> object:
@@ -137,17 +113,6 @@ def _without_secrets(value: object) -> object:
             return value
 
 
-def _piped(text: str) -> str:
-    """Return a file's name under which the next program reads text that `ps` must not show."""
-    if len(text) > _PIPE:
-        raise UsageError("the configuration is over 60 kB", "shorten it")
-    reader, writer = os.pipe()
-    os.write(writer, text.encode())
-    os.close(writer)
-    os.set_inheritable(reader, True)
-    return f"/dev/fd/{reader}"
-
-
 def become(role: str, config: Config, *, print_config: bool, as_json: bool) -> NoReturn:
     """Check the configuration and replace this process by the role's.
 
@@ -159,14 +124,13 @@ def become(role: str, config: Config, *, print_config: bool, as_json: bool) -> N
     if print_config:
         if role == "coordinator":
             files = importlib.import_module("fedagent_task.recipe.files")  # it loads numpy
-            try:
-                files.open_recipe(Path(str(config["recipe"])), config.get("sets", ()))
-            except TaskError as error:
-                raise UsageError(*in_two(error)) from error
+            files.open_recipe(Path(str(config["recipe"])), config.get("sets", ()))
         echo(json.dumps(_without_secrets(config), indent=None if as_json else 2))
         raise SystemExit(0)
     # Until the role takes Ctrl-C it has no clean end: it waits for `Shell.run`.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     sys.stdout.flush()
-    command = [sys.executable, "-m", MODULES[role], "--config", _piped(json.dumps(config))]
+    settings = piped(config)
+    os.set_inheritable(settings, True)
+    command = [sys.executable, "-m", MODULES[role], "--config", f"/dev/fd/{settings}"]
     os.execv(sys.executable, command)  # noqa: S606 - a fixed program, no shell

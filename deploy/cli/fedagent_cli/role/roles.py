@@ -12,6 +12,7 @@ from fedagent_cli import extras, options, places
 from fedagent_cli.command_line import MOST, Number
 from fedagent_cli.errors import UsageError
 from fedagent_cli.role import launch
+from fedagent_node.settings import read_settings
 from fedagent_protocol.option import Declared
 
 SHOWN = {
@@ -73,7 +74,8 @@ class Role(click.Command):
     def _become(
         self, *, config: Path | None, print_config: bool, as_json: bool, **given: object
     ) -> None:
-        made = launch.merge(launch.read_config(config), launch.configuration(self._role, given))
+        file = {} if config is None else read_settings(str(config))
+        made = launch.merge(file, launch.configuration(self._role, given))
         _complete(self._role, made)
         launch.become(self._role, made, print_config=print_config, as_json=as_json)
 

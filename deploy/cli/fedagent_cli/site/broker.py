@@ -16,7 +16,6 @@ from fedagent_node.broker.acl import AccessList
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site import credentials as held
 from fedagent_node.site.certificates import common_name, fingerprint
-from fedagent_protocol.errors import FedagentError
 
 ACL_FILE = "fedagent.acl"
 SETTINGS = """\
@@ -75,8 +74,6 @@ def broker(*, to: Path, site: str, days: float, data_dir: Path | None, as_json: 
         raise NoRunError(f"no site in {folder}", hint) from error
     try:
         kept, edges = _certified(folder, site, to, days)
-    except FedagentError as error:
-        raise UsageError(error.sentence, error.hint) from error
     except OSError as error:
         raise CliError(
             f"{error.filename}: {error.strerror}", "choose another --to", exit_code=UNREADABLE

@@ -19,7 +19,6 @@ from fedagent_cli.extras import draw_qr
 from fedagent_cli.output import echo, emit
 from fedagent_cli.read.runs import forbidden
 from fedagent_cli.site.devices import devices, moment
-from fedagent_coordinator.errors import RefusedError, StoreDamagedError
 from fedagent_coordinator.site.enrolment import UNKNOWN, Enrolment, Member
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import JoinError
@@ -129,32 +128,43 @@ def _reached(named: Iterable[str]) -> tuple[str, ...]:
 @app.command(
     "accept",
     epilog=options.examples(
-        "fedagent devices accept K7QM-2XAF-4TDE", "fedagent devices accept kitchen"
+        "fedagent devices accept K7QM-2XAF-4TDE",
+        "fedagent devices accept kitchen",
+        "fedagent devices accept --all",
     ),
 )
-@click.argument("who", nargs=-1, required=True)
+@click.argument("who", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Accept all that wait, whatever code they show.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @options.coordinator_data
 @options.as_json
-def accept(*, who: tuple[str, ...], yes: bool, data_dir: Path | None, as_json: bool) -> None:
+def accept(
+    *, who: tuple[str, ...], every: bool, yes: bool, data_dir: Path | None, as_json: bool
+) -> None:
     """Accept a device or an edge that is waiting to join.
 
     WHO is the code that it shows, or its name. If you give its name, you are asked whether it shows
-    the same code: another code means that the join is being intercepted.
+    the same code: another code means that the join is being intercepted. --all trusts the network.
     """
+    named = " ".join(who)
+    if every == bool(named):
+        raise UsageError("who is accepted is not clear", "give a code, a name, or --all")
     with opened_enrolment(places.coordinator_dir(data_dir)) as found:
         waiting = [one for one in found.members(now=time.time()) if one.state == "pending"]
-        named = " ".join(who)
-        by_code = [one for one in waiting if one.code == read_code(named)]
-        one = _only(
-            by_code or waiting, "" if by_code else named, "is waiting with that code or name"
-        )
-        if not by_code and not yes:
-            _confirm(one, as_json=as_json)
-        found.accept(one.code, one.id, now=time.time())
+        if not every:
+            by_code = [one for one in waiting if one.code == read_code(named)]
+            one = _only(
+                by_code or waiting, "" if by_code else named, "is waiting with that code or name"
+            )
+            if not by_code and not yes:
+                _confirm(one, as_json=as_json)
+            waiting = [one]
+        for one in waiting:
+            found.accept(one.code, one.id, now=time.time())
     if as_json:
-        emit({"accepted": one.id, "name": one.name, "role": one.role})
-    else:
+        emit({"accepted": [{"id": one.id, "name": one.name, "role": one.role} for one in waiting]})
+        return
+    for one in waiting:
         echo(
             f"accepted {one.role} {one.name or one.id[:12]}; it gets its certificate within seconds"
         )
@@ -243,9 +253,5 @@ def opened_enrolment(folder: Path) -> Iterator[Enrolment]:
             yield found
     except PermissionError as error:
         raise forbidden(folder) from error
-    except StoreDamagedError as error:
-        raise CliError(error.sentence, error.hint, exit_code=UNREADABLE) from error
-    except RefusedError as error:
-        raise UsageError(error.sentence, error.hint) from error
     except sqlite3.Error as error:
         raise NoRunError(f"{folder} cannot be written: {error}", "try again") from error

@@ -1,7 +1,7 @@
 """`fedagent replay`: another policy over the rounds of a recorded run."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -12,7 +12,6 @@ from fedagent_cli import options
 from fedagent_cli.errors import (
     DIFFERENT,
     UNREADABLE,
-    UNSUPPORTED,
     CliError,
     UsageError,
 )
@@ -23,13 +22,12 @@ from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.core.readiness import NeedsUnmetError
-from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.run_settings import decision_policies, opinion_mode
-from fedagent_protocol.errors import FedagentError, RegistryError, UnknownNameError
+from fedagent_protocol.errors import FedagentError, UnknownNameError
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe.spec import Params, PolicySpec, Recipe
 from fedagent_task.recipe.text import override
-from fedagent_testbed.off_policy import Estimate, NoSupportError, Value, choices_of, estimated
+from fedagent_testbed.off_policy import Estimate, Value, choices_of, estimated
 from fedagent_testbed.replay import Replayed
 from fedagent_testbed.replay import replay as decide
 
@@ -69,7 +67,7 @@ def replay(
     No device is ordered. The policy sees what was recorded, and learns of the orders that both
     gave. --data-dir may be that of a demo or a study too.
     """
-    with _fixable(), open_run(Reader, data_dir, run) as (reader, chosen):
+    with open_run(Reader, data_dir, run) as (reader, chosen):
         rounds, name = _replayed(reader, chosen, policy, sets)
     same = sum(one.same for one in rounds)
     record: dict[str, object] = {
@@ -103,18 +101,6 @@ def replay(
         emit({**record, "estimate": msgspec.to_builtins(found)})
         return
     _print(found)
-
-
-@contextmanager
-def _fixable() -> Iterator[None]:
-    """Make one line of whatever the user can fix."""
-    try:
-        yield
-    except RecipeError as error:
-        raise UsageError(str(error)) from error
-    except (PolicyError, RegistryError) as error:
-        hint = error.hint or "name another policy or its parameters"
-        raise UsageError(error.sentence, hint) from error
 
 
 def _replayed(
@@ -168,10 +154,7 @@ def _with(spec: PolicySpec, sets: Sequence[str]) -> PolicySpec:
 
 def _estimated(rounds: list[Replayed]) -> Estimate:
     known = [choices_of(one.round, one.pairs) for one in rounds]
-    try:
-        return estimated([one for one in known if one is not None])
-    except NoSupportError as error:
-        raise CliError(error.sentence, error.hint, exit_code=UNSUPPORTED) from error
+    return estimated([one for one in known if one is not None])
 
 
 def _print(found: Estimate) -> None:

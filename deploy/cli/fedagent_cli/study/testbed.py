@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,23 +13,19 @@ from psutil import cpu_count
 
 from fedagent_cli import options
 from fedagent_cli.command_line import Group, Number
-from fedagent_cli.errors import KILLED, CliError, MissingError, UsageError
+from fedagent_cli.errors import MissingError, UsageError
 from fedagent_cli.extras import need, optional
 from fedagent_cli.output import echo, emit, table
-from fedagent_coordinator.errors import PolicyError
-from fedagent_protocol.errors import RegistryError
-from fedagent_task.errors import DatasetError, RecipeError
 from fedagent_testbed import study
 from fedagent_testbed.study import (
     Comparison,
     History,
     Matrix,
-    TestbedRecipe,
     load_recipe,
     recipe_names,
 )
 from fedagent_testbed.study.comparison import notes_of, rows_of
-from fedagent_testbed.study.jobs import Done, Job, WorkerLostError
+from fedagent_testbed.study.jobs import Done, Job
 
 WITHOUT_DATE = {".svg": ("Date",), ".pdf": ("CreationDate",), ".png": ()}
 """Kinds of pictures, and the keys of the time of day, which is kept out of them."""
@@ -68,7 +64,7 @@ def run(
     if policy is not None and not policy.strip():
         raise UsageError("--policy is empty", "leave it out for the recipe's")
     _check_plot(plot)
-    made = _recipe(recipe, sets)
+    made = load_recipe(recipe, sets)
     name = policy or made.decides
     if made.of_streams and name == "all":
         raise UsageError("`all` is not a single pair", "use `testbed compare`, or name a pair")
@@ -137,7 +133,7 @@ def compare(
             )
         _show(matrix, plot, as_json=as_json)
         return
-    made = _recipe(recipes[0], sets)
+    made = load_recipe(recipes[0], sets)
     with _playing(jobs, ray, quiet=as_json) as how:
         result = study.compare(made, names, seeds=seeds, first_seed=first_seed, **how)
     _show(result, plot, as_json=as_json)
@@ -157,13 +153,6 @@ def list_recipes(*, as_json: bool) -> None:
     )
 
 
-def _recipe(name: str, sets: Sequence[str]) -> TestbedRecipe:
-    try:
-        return load_recipe(name, sets)
-    except RecipeError as error:
-        raise UsageError(f"recipe: {error}") from error
-
-
 class _How(TypedDict):
     jobs: int
     pool: "_RayPool | None"
@@ -172,19 +161,12 @@ class _How(TypedDict):
 
 @contextmanager
 def _playing(jobs: int | None, address: str | None, *, quiet: bool) -> Iterator[_How]:
-    """Yield on what runs are played, and who hears of it; errors are of what the user can fix."""
+    """Yield on what runs are played, and who hears of it."""
     pool = None
     show = sys.stderr.isatty() and not quiet
     try:
         pool = None if address is None else _RayPool(address)
         yield {"jobs": jobs or cpu_count() or 1, "pool": pool, "done": _Progress(show=show)}
-    except DatasetError as error:
-        raise MissingError(str(error)) from error
-    except WorkerLostError as error:
-        problem = "a process was killed before its run ended"
-        raise CliError(problem, error.hint, exit_code=KILLED) from error
-    except (PolicyError, RegistryError, RecipeError) as error:
-        raise UsageError(str(error)) from error
     finally:
         if pool is not None:
             pool.close()
@@ -193,8 +175,7 @@ def _playing(jobs: int | None, address: str | None, *, quiet: bool) -> Iterator[
 class _RayPool:
     """Submits every run as a task of its own; the cluster needs fedagent installed.
 
-    Args:
-        address: Of the cluster; ``local`` starts one here.
+    The address ``local`` starts one here.
     """
 
     def __init__(self, address: str) -> None:

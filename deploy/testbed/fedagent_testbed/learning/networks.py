@@ -50,7 +50,7 @@ class Network:
         from fedagent_agent.learners.torch_steps import TorchNetwork  # noqa: PLC0415 - 200 MB
 
         self._network = TorchNetwork(spec)
-        self._epochs = training.epochs or 0
+        self._epochs = training.epochs
         self._shapes = {one.name: one.shape for one in self._model.manifest().specs}
         self.size = spec.parameters
 

@@ -54,8 +54,8 @@ _SHARES = 2
 """First word of the spawn key of the shares of the test set."""
 _RATES = 3
 """First word of the spawn key of the rates at which samples come."""
-AT_ONCE = 64
-"""Clients that train at a time, which bounds the memory and changes no bit."""
+AT_ONCE, AT_ONCE_BYTES = 64, 32 << 20
+"""Clients that train at a time, and bytes of their models; it bounds memory, and changes no bit."""
 _BLOCK = 4096
 PLAIN = Robust()
 NOBODY = Attackers()
@@ -125,8 +125,9 @@ class FederatedTrainer:
 
         `controls` are the edges' control variates, float32[M, d].
         """
-        for first in range(0, len(clients), AT_ONCE):
-            part = slice(first, first + AT_ONCE)
+        most = max(1, min(AT_ONCE, AT_ONCE_BYTES // (4 * self.model.size)))
+        for first in range(0, len(clients), most):
+            part = slice(first, first + most)
             who, where = clients[part].astype(np.int64), edges[part].astype(np.int64)
             yield self._trained(start, who, where, round_, controls)
 
@@ -225,10 +226,7 @@ class FederatedTrainer:
 
     def _steps(self, counts: Indices) -> Indices:
         """Return the steps of clients with so many samples, int64[S]."""
-        training = self._training
-        if training.local_steps is not None:
-            return np.where(counts > 0, training.local_steps, 0).astype(np.int64)
-        return np.asarray(-(-counts // training.batch) * (training.epochs or 0), np.int64)
+        return np.asarray(-(-counts // self._batch) * self._training.epochs, np.int64)
 
     def _losses(
         self, start: Floats, shards: Shards, clients: Ints, edges: Ints

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from typing import Protocol
 
+from fedagent_protocol.errors import FedagentError
 from fedagent_testbed.recipe import TestbedRecipe
 
 from .history import History
@@ -30,13 +31,11 @@ class Pool(Protocol):
 Runner = Pool | ProcessPoolExecutor
 
 
-class WorkerLostError(Exception):
+class WorkerLostError(FedagentError):
     """Raised when a process that ran a study was killed, e.g. for want of memory."""
 
+    template = "a process was killed before its run ended"
     hint = "if memory ran out, run fewer at a time: --jobs 1"
-
-    def __str__(self) -> str:
-        return f"a process was killed before its run ended; {self.hint}"
 
 
 def run_jobs(

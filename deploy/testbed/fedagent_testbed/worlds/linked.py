@@ -9,7 +9,7 @@ from fedagent_coordinator.policies import Feedback, Purpose, RoundView, Truth, r
 from fedagent_coordinator.policies.base import BoolArray, Ending, FloatArray, IntArray
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.recipe import TestbedRecipe
-from fedagent_testbed.traces import read_links, read_rtt, recorded
+from fedagent_testbed.traces import read_links, recorded
 
 from .base import NEVER, Times, outcome, spawned_rng
 from .population import Failed, Failures, Population
@@ -19,6 +19,8 @@ ROUND_S = 10.0
 """Seconds of trace between two rounds."""
 _FIRST = 0.2
 """Share of the deadline before which no update comes by a chance."""
+_BEST, _WIDTH = 0.95, 0.2
+"""Chance in the middle of the range of compute; width of the bump, as a share of that range."""
 _STAGES = (0.1, 0.7, 0.2)
 """Shares of its exchange time: download, computation, upload."""
 
@@ -143,7 +145,6 @@ class TraceWorld(LinkedWorld):
         self._down, self._up = rng.integers(0, len(self._traces), (2, pairs))
         self._start = rng.uniform(0.0, 1e5, pairs)
         self._ahead: list[tuple[int, FloatArray]] = [(-1, self._start)] * 2
-        self._rtt = _rtt_of(recipe.world.traces.rtt, pairs, rng)
 
     def view(self, round_: int) -> RoundView:
         """Draw a round."""
@@ -153,17 +154,16 @@ class TraceWorld(LinkedWorld):
         compute = rng.uniform(*work.compute, len(people.alive))
         now = self._start + round_ * ROUND_S
         down, up = work.download_mbit * 1e6, work.upload_mbit * 1e6
-        rtt = self._rtt
         lc = self._computation(compute)
         slower = self._slower()
         down_before, up_before = self._alone(0, round_ - 1), self._alone(1, round_ - 1)
-        dt = self._alone(0, round_) * slower + rtt
-        ut = self._seconds(self._up, up, now + dt + lc) * slower + rtt
+        dt = self._alone(0, round_) * slower
+        ut = self._seconds(self._up, up, now + dt + lc) * slower
         times = Times(dt, lc, ut)
         features = {
             "compute": compute[people.pair_place],
             "download_bps": down / (down_before * slower),
-            "rtt_s": rtt,
+            "rtt_s": np.zeros(len(people.pair_place)),
             "upload_bps": up / (up_before * slower),
         }
         arrives = times.tau_s <= recipe.rounds.deadline_s
@@ -193,14 +193,6 @@ class TraceWorld(LinkedWorld):
             mine = trace == k
             out[..., mine] = self._traces[k].seconds_for(bits, start[..., mine])
         return np.maximum(out, 1e-6)
-
-
-def _rtt_of(name: str, pairs: int, rng: np.random.Generator) -> FloatArray:
-    if not name:
-        return np.zeros(pairs)
-    first = recorded(read_rtt, name).seconds[0]
-    known = first[np.isfinite(first) & (first > 0)]
-    return np.asarray(rng.choice(known, pairs), dtype=np.float64)
 
 
 class ChanceWorld(LinkedWorld):
@@ -245,6 +237,6 @@ class ChanceWorld(LinkedWorld):
             drawn = low + (high - low) * people.trait("factor")
             return np.where(people.some("sure", chances.sure), 1.0, drawn)
         low, high = self._recipe.world.work.compute
-        middle, width = (low + high) / 2.0, max(chances.width * (high - low), 1e-9)
+        middle, width = (low + high) / 2.0, max(_WIDTH * (high - low), 1e-9)
         bump = np.exp(-0.5 * ((compute - middle) / width) ** 2)
-        return np.asarray(chances.best * bump, dtype=np.float64)
+        return np.asarray(_BEST * bump, dtype=np.float64)

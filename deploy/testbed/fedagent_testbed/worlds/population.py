@@ -16,6 +16,8 @@ from fedagent_testbed.recipe import TestbedRecipe
 
 from .base import spawned_rng
 
+HALF = 0.5
+"""Share of the rounds after which speeds and prices change."""
 _BIRTH = 1 << 20
 """First word of the spawn keys of a population, beyond any round."""
 _FAILURES = (1 << 20) + 4
@@ -50,7 +52,7 @@ class Population:
         """float64[n], credits per unit of compute of those alive, in this round."""
         repriced, (low, high) = self._recipe.world.repriced, self._recipe.world.work.price
         price = self._unit_price[self.alive]
-        if repriced.share and self.is_after(repriced.after):
+        if repriced.share and self.is_after(HALF):
             anew = low + (high - low) * self.trait("price")
             price = np.where(self.some("repriced", repriced.share), anew, price)
         late = self._recipe.world.late
@@ -78,7 +80,7 @@ class Population:
         """Return float64[n], the compute that each claims over what it has."""
         speeds, low_high = self._recipe.world.speeds, self._recipe.world.speeds.factor
         slow = np.where(self.liar, self._recipe.world.liars.factor, 1.0)
-        if speeds.share and self.is_after(speeds.after):
+        if speeds.share and self.is_after(HALF):
             low, high = map(math.log, low_high)
             factor = np.exp(low + (high - low) * self.trait("factor"))
             slow = np.where(self.some("speeds", speeds.share), slow / factor, slow)

@@ -17,6 +17,7 @@ _MIN_RATE = 1e-30
 _HOPELESS = 400.0
 """Bits per second and hertz that no link has; 2 to its power is still a number."""
 POWER_DBM, PATH_LOSS_DB, PATH_LOSS_SLOPE_DB = 23.0, 128.1, 37.6
+DISTANCE_KM = (0.01, 2.0)
 MEASURED_DB = 1.0
 """Standard deviation of a measured rate."""
 _HOME = (1 << 20) + 7
@@ -101,7 +102,7 @@ class RadioWorld(LinkedWorld):
         radio, people = self._recipe.world.radio, self._people
         place = people.pair_place
         band = rng.uniform(*radio.bandwidth_mhz, len(people.alive))[place] * 1e6
-        return band, rng.uniform(*radio.distance_km, len(place))
+        return band, rng.uniform(*DISTANCE_KM, len(place))
 
     def _rates(
         self, round_: int, link: Link, down: FloatArray, up: FloatArray
@@ -167,7 +168,7 @@ class StaticRadioWorld(RadioWorld):
             own = spawned_rng(self._seed, _HOME, known)
             band = own.uniform(*radio.bandwidth_mhz, new) * 1e6
             self._band = np.concatenate((self._band, band))
-            distance = own.uniform(*radio.distance_km, (new, self._edges_seen))
+            distance = own.uniform(*DISTANCE_KM, (new, self._edges_seen))
             self._distance = np.concatenate((self._distance, distance))
         band, distance = self._band[people.alive], self._distance[people.alive]
         return band[people.pair_place], distance.ravel()
