@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from .support import BROKERS, DEMO, PATIENT, check_books, labels, new_field
 from .test_joining import cli
 
 pytestmark = pytest.mark.slow
-SITE = {"secure": True, "join_port": 0}
+SITE: dict[str, Any] = {"secure": True, "join_port": 0}
 CUT_S = 600.0
 """The promise is 60 s on a machine that is not busy."""
 

@@ -125,7 +125,7 @@ async def test_a_wrong_clock_neither_renews_in_a_loop_nor_shuts_a_device_out(
         keeping = asyncio.create_task(device.keep(asks))
         await over.wait()
         keeping.cancel()
-        assert len(taken) == 2, "every 20 days"
+        assert 2 <= len(taken) <= 3, "every 20 days; the first one was another than the site knows"
         wrong = abs(ahead) > 3600
         assert len(asked) <= (30 * days if wrong else 2)
         (one,) = made.enrolment.members(now=made.now)

@@ -123,7 +123,7 @@ async def test_a_broker_that_is_not_the_announced_one_gets_no_byte(
     gone = home.member("gone-edge", "edge")
     home.revoke("agent", gone)
     again = home.member("again", "edge")
-    agent.revoked = RevocationList(
+    agent.list = RevocationList(
         1, frozenset(), frozenset({ident(again)})
     )  # with a certificate that is on no list
     assert await received_by(again, agent.towards("edge"), "revoked") == b""

@@ -56,7 +56,7 @@ def test_what_does_not_fit_starts_nothing(
     tmp_path: Path, given: dict[str, object], said: str
 ) -> None:
     asked: dict[str, object] = {"agents": 3, "folder": tmp_path / "run", "progress": False, **given}
-    with pytest.raises(fedagent.UsageError) as caught:
+    with pytest.raises(fedagent.FedagentError) as caught:
         run_local(fedagent.Task.from_recipe(RECIPE), **asked)  # type: ignore[arg-type]  # as said
     assert said in str(caught.value)
     assert not list(tmp_path.rglob("*.log"))
