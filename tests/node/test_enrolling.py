@@ -84,14 +84,14 @@ async def test_the_list_of_the_revoked_is_there_before_a_broker_starts(tmp_path:
 DAY_S = 86_400.0
 
 
-@pytest.mark.parametrize("ahead", [0.0, 1096 * DAY_S, -1096 * DAY_S, -1.79e9, 15 * DAY_S])
+@pytest.mark.parametrize("ahead", [0.0, 1096 * DAY_S, -1096 * DAY_S, 15 * DAY_S])
 async def test_a_wrong_clock_neither_renews_in_a_loop_nor_shuts_a_device_out(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     ahead: float,
 ) -> None:
-    days, asked, taken = 45.0, list[float](), list[object]()
+    days, asked, taken = 25.0, list[float](), list[object]()
     async with serving(tmp_path) as made:
         begun = made.now
         monkeypatch.setattr(time, "time", lambda: made.now + ahead)
@@ -121,13 +121,14 @@ async def test_a_wrong_clock_neither_renews_in_a_loop_nor_shuts_a_device_out(
                 over.set()
                 await asyncio.Event().wait()
 
+        monkeypatch.setattr(membership, "LOOK_S", 3600.0)  # as seldom as it matters in 25 days
         monkeypatch.setattr(membership, "asyncio", SimpleNamespace(sleep=sleep))
         keeping = asyncio.create_task(device.keep(asks))
         await over.wait()
         keeping.cancel()
-        assert 2 <= len(taken) <= 3, "every 20 days; the first one was another than the site knows"
+        assert 1 <= len(taken) <= 2, "after 20 days; the first one was another than the site knows"
         wrong = abs(ahead) > 3600
-        assert len(asked) <= (30 * days if wrong else 2)
+        assert len(asked) <= (30 * days if wrong else 1)
         (one,) = made.enrolment.members(now=made.now)
         assert abs(one.ahead_s - ahead) < 1
         assert ("set it (timedatectl" in caplog.text) == wrong
