@@ -123,6 +123,7 @@ async def test_a_wrong_clock_neither_renews_in_a_loop_nor_shuts_a_device_out(
 
         monkeypatch.setattr(membership, "LOOK_S", 3600.0)  # as seldom as it matters in 25 days
         monkeypatch.setattr(membership, "asyncio", SimpleNamespace(sleep=sleep))
+        monkeypatch.setattr(membership, "in_step", sleep)
         keeping = asyncio.create_task(device.keep(asks))
         await over.wait()
         keeping.cancel()

@@ -5,7 +5,6 @@ from functools import partial
 import msgspec
 import numpy as np
 import pytest
-from fedagent_coordinator.site.word import SiteWord
 from msgspec import structs
 
 from fedagent_coordinator.core import effects as fx
@@ -14,6 +13,7 @@ from fedagent_coordinator.core.edges import ASKS, MAX_CLIENTS, MAX_SESSIONS, Edg
 from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.policies.base import MAX_MICRO, Bound, RoundView, Selection
 from fedagent_coordinator.policies.state import StatelessPolicy
+from fedagent_coordinator.site.standing import SiteWord
 from fedagent_node.effects import LinkDown, LinkUp, Revoked
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, encode
