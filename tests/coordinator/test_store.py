@@ -104,6 +104,8 @@ def test_runs_are_found_resumed_and_ended(store: Store, run: str) -> None:
     assert store.end_run(run, "stopped") == (1,)
     assert store.end_run(run, "stopped") == ()
     assert store.read.open_run() is None
+    balance = store.read.balance(run)
+    assert (balance.free_micro, balance.reserved_micro, balance.voided_micro) == (10_000, 0, 1)
     with pytest.raises(LedgerError, match="has ended"):
         store.reserve(run, small_plan(small_view(2, [1])), policy="random")
     assert store.read.run(run[:8]).end_reason == "stopped"
@@ -172,6 +174,8 @@ def test_outcomes_devices_and_edges_tell_what_happened(tmp_path: Path) -> None:
         plan = small_plan(small_view(1, [5, 6, 7], budgets=[100, 100], edges=[0, 1, 1]), [2, 0, 1])
         store.reserve(run.run_id, plan, policy="random")
         store.settle(run.run_id, small_result(plan, {0, 2}, late={2}))
+        balance = store.read.balance(run.run_id)
+        assert (balance.reserved_micro, balance.settled_micro, balance.voided_micro) == (0, 12, 6)
         outcomes = store.read.outcomes(run.run_id, 1)
         assert [o.agent for o in outcomes] == ["agent-2", "agent-0", "agent-1"]
         assert [(o.in_time, o.paid_micro) for o in outcomes] == [(False, 7), (True, 5), (False, 0)]
