@@ -27,7 +27,7 @@ from fedagent_task.aggregation import Contribution, RoundRule, Sums, Weighed
 from fedagent_task.aggregation.sums import most_steps
 
 from .admission import SMALL_BYTES, Verdict
-from .effects import Commit, Ended, File, Key, OpenRound
+from .effects import Commit, Ended, File, Key
 from .masking import Masking
 from .weighing import PLAIN, UNWEIGHED, Usual, Weighing
 
@@ -351,12 +351,6 @@ class Round:
             assigned=assignment.assigned,
         )
 
-    # -------------------------------------------------------------- the disk
-
-    def opened(self) -> OpenRound:
-        """Return what the disk is to know of it."""
-        return OpenRound(run=self.run, order=self.order, base=self.base, began_at=self.began_at)
-
     def restore(self, known: Ended, verdict: Verdict) -> None:
         """Take up an end that was before."""
         client = self.clients.get(known.key[2])
@@ -398,14 +392,11 @@ class Round:
         self.closed_s = self.after(now)
         self.outcomes = tuple(self.outcome(client, now) for client in self.clients.values())
 
-    def tau_ms(self, client: Client, now: float) -> int:
-        """Milliseconds from the order to the update, or waited so far."""
-        end = self.after(now) if client.after_s is None else client.after_s
-        return max(0, round(end * 1000))
-
     def outcome(self, client: Client, now: float) -> Outcome:
         """Return how an agent ended."""
-        tau, offer = self.tau_ms(client, now), client.offer
+        # To the update, or waited so far.
+        end, offer = self.after(now) if client.after_s is None else client.after_s, client.offer
+        tau = max(0, round(end * 1000))
         if offer is None or not client.valid:
             mute = client.status is OutcomeStatus.MISSED and not client.answered
             reason = client.reason or (UNANSWERED if mute else "")
@@ -415,9 +406,11 @@ class Round:
         # What an agent claims cannot be longer than what its edge measured, and its score
         # counts by its samples: no more than for an update.
         # Of work of an earlier round, this one has seen the end of the upload alone.
-        dt = 0 if offer.made_in else min(offer.stats.dt_ms, tau)
-        lc = 0 if offer.made_in else min(offer.stats.lc_ms, tau - dt)
-        prepare = 0 if offer.made_in else min(offer.stats.prepare_ms, tau - dt - lc)
+        dt = lc = prepare = 0
+        if not offer.made_in:
+            dt = min(offer.stats.dt_ms, tau)
+            lc = min(offer.stats.lc_ms, tau - dt)
+            prepare = min(offer.stats.prepare_ms, tau - dt - lc)
         stats = structs.replace(
             offer.stats,
             dt_ms=dt,

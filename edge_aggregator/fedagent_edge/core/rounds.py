@@ -15,7 +15,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.transfer import Layout
 
-from .effects import COORDINATOR, Committed, EdgeState, Ignored, ReopenedRound, Save
+from .effects import COORDINATOR, Committed, EdgeState, Ignored, OpenRound, ReopenedRound, Save
 from .exchange import Exchange
 from .masking import FALSE_SHARES, NOT_IN_COHORT, Masking
 from .round import Client, Phase, Round, Stage
@@ -125,7 +125,8 @@ class Rounds:
             rnd.outcomes = tuple(_not_paid(agent, 0, refusal, gone=True) for agent in rnd.clients)
             return effects + self._report(rnd, refusal, now)
         self._begin(rnd)
-        effects += [Save(rnd.opened()), Mark("edge.round_saved")]
+        opened = OpenRound(run=rnd.run, order=order, base=rnd.base, began_at=now)
+        effects += [Save(opened), Mark("edge.round_saved")]
         self._exchange.serve(rnd.base, rnd.layout, set(rnd.clients), now)
         for agent, client in rnd.clients.items():
             if self.state.sessions.is_present(agent):
