@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_node.broker.mosquitto import connect_packet
 from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_node.envelope import Gate

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fedagent_coordinator.books.reader import open_reader
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.read import open_reader
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.policies import RoundView
 from fedagent_node.data_dir import Identity, load_or_create
 from tests.fakes.stored_runs import begun, play, small_plan, small_view
@@ -35,7 +35,7 @@ def cost() -> Row:
 
 def _settles_per_s(folder: Path, identity: Identity | None) -> float:
     took = []
-    with Store(folder, identity=identity) as store:
+    with Books(folder, identity=identity) as store:
         run = begun(store, total_micro=None, clients=10).run_id
         for number in range(1, 301):
             plan = small_plan(small_view(number, [1] * 10))
@@ -53,7 +53,7 @@ def start(entries: int = MILLION) -> Row:
         prices = [1] * CLIENTS
         view = small_view(1, prices, budgets=[10 * CLIENTS])
         began = time.perf_counter()
-        with Store(folder, identity=identity) as store:
+        with Books(folder, identity=identity) as store:
             run = begun(store, total_micro=None, clients=CLIENTS).run_id
             number = 0
             while store.head is None or store.head.seq < entries:
@@ -65,15 +65,15 @@ def start(entries: int = MILLION) -> Row:
             "entries": found,
             "database_mb": round((folder / "coordinator.db").stat().st_size / 1e6),
             "build_s": round(built, 1),
-            "start_s": _timed(lambda: Store(folder, identity=identity)),
+            "start_s": _timed(lambda: Books(folder, identity=identity)),
         }
-        store = Store(folder, identity=identity)
+        store = Books(folder, identity=identity)
         store.reserve(run, small_plan(_numbered(view, number + 1)), policy="random")
         left = {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "coordinator.db-shm"}
         store.close()
         for file, data in left.items():
             (folder / file).write_bytes(data)
-        row["start_after_kill_s"] = _timed(lambda: Store(folder, identity=identity))
+        row["start_after_kill_s"] = _timed(lambda: Books(folder, identity=identity))
         with open_reader(folder) as reader:
             began = time.perf_counter()
             assert reader.ledger.verify().balanced
@@ -86,7 +86,7 @@ def _numbered(view: RoundView, number: int) -> RoundView:
     return replace(view, round=number)
 
 
-def _timed(opened: Callable[[], Store]) -> float:
+def _timed(opened: Callable[[], Books]) -> float:
     began = time.perf_counter()
     store = opened()
     took = time.perf_counter() - began

@@ -27,7 +27,7 @@ import numpy as np
 import psutil
 from playwright.sync_api import Page, sync_playwright
 
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.effects import HeldOutEvaluated
 from fedagent_coordinator.picture.status_files import (
     DEVICES_FILE,
@@ -80,7 +80,7 @@ class Field:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store = Store(folder)
+        self.store = Books(folder)
         ids = [f"{at:032x}" for at in range(AGENTS)]
         self.run = self.store.begin_run(
             recipe_digest="d" * 64,

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fedagent_coordinator.books.models import recipe_in
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed.off_policy import NoSupportError, choices_of, estimated

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_testbed.local import LocalField, RoleProcess
 
 from .rows import show

@@ -16,11 +16,11 @@ import numpy as np
 from msgspec import structs
 
 from fedagent_coordinator.books.archive import ARCHIVE
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_coordinator.books.schema import DATABASE
-from fedagent_coordinator.books.store import SNAPSHOT_EVERY, Store
+from fedagent_coordinator.books.write import SNAPSHOT_EVERY, Books
 from fedagent_coordinator.core.effects import HeldOutEvaluated
-from fedagent_coordinator.run_store import CLOSE_ROUNDS
+from fedagent_coordinator.store import CLOSE_ROUNDS
 from fedagent_node.data_dir import hold_data_dir, load_or_create
 from tests.fakes.rounds import random_view
 from tests.fakes.stored_runs import begun, small_plan, small_result
@@ -47,7 +47,7 @@ def _measured(rounds: int, folder: Path) -> Row:
     identity = load_or_create(folder)
     if not (folder / DATABASE).exists():
         began = time.perf_counter()
-        with Store(folder, identity=identity) as store:
+        with Books(folder, identity=identity) as store:
             store.connection.execute("PRAGMA synchronous = OFF")
             run = begun(store, total_micro=None, clients=DEVICES, edges=EDGES).run_id
             pauses = _write(store, run, rounds)
@@ -65,7 +65,7 @@ def _measured(rounds: int, folder: Path) -> Row:
     row |= {"rounds": rounds, "gb": round(size / 1e9, 3), "archive_gb": round(archive / 1e9, 3)}
     row |= {"year_gb": round(size / rounds * YEAR / 1e9, 2)}
     row["bytes_of"] = {name: size // rounds for name, size in tables}
-    row["open_s"] = _timed(lambda: Store(folder, identity=identity).close())
+    row["open_s"] = _timed(lambda: Books(folder, identity=identity).close())
     with open_reader(folder) as reader:
         row["runs_s"] = _timed(reader.runs)
         row["rounds_s"] = _timed(partial(reader.rounds, run, last=20))
@@ -78,7 +78,7 @@ def _measured(rounds: int, folder: Path) -> Row:
     return {"bench": "year", **row}
 
 
-def _write(store: Store, run: str, rounds: int) -> list[float]:
+def _write(store: Books, run: str, rounds: int) -> list[float]:
     """Play, and close old rounds as a coordinator does; return how long that took."""
     chance = np.random.default_rng(0)
     made = []

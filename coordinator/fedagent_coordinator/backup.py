@@ -17,9 +17,9 @@ import msgspec
 
 from fedagent_coordinator.books.ledger import GENESIS
 from fedagent_coordinator.books.mark import MARK, HighWaterMark, MarkFile, read_mark
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_coordinator.books.schema import DATABASE
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.site.enrolment import DATABASE as SITE_DATABASE
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_node.data_dir import (
@@ -120,7 +120,7 @@ def restore(backup: Path, folder: Path, *, accept_lost_history: bool = False) ->
             _keep_site(former, part)
             store_starts(part, count_start(part) + STARTS_SKIPPED)
             made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.at_ms / 1000))
-            with Store(part, identity=load_or_create(part)) as store:
+            with Books(part, identity=load_or_create(part)) as store:
                 if lost:
                     store.accept(lost, seq)
                 store.note(f"restored from a backup of {made}, entry {about.seq}")

@@ -16,6 +16,7 @@ from fedagent_coordinator.site.standing import (
     own_certificate,
     stay_member,
 )
+from fedagent_coordinator.store import RunStore
 from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery.advert import Advert, in_words
 from fedagent_node.effects import EVERYBODY, Emit, Send
@@ -30,7 +31,6 @@ from .backup import refuse_half_restored
 from .config import CoordinatorConfig
 from .core.effects import Start
 from .core.readiness import DECLINED, STATISTICS
-from .run_store import RunStore
 from .runs import RunFinishedError, read_recipe
 from .web.server import PageServer, forget_place, start_page
 

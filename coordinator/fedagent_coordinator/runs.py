@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import structs
 
 from fedagent_coordinator.books.rows import RunRow
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import OpinionMode
@@ -110,7 +110,7 @@ class OpenedRun:
 
 
 def open_run(
-    store: Store,
+    store: Books,
     blobs: BlobStore,
     recipe: Recipe,
     config: CoordinatorConfig,
@@ -156,7 +156,7 @@ def open_run(
     return OpenedRun(run_id, former is not None, progress, recipe)
 
 
-def _former(store: Store, digest: str, config: CoordinatorConfig) -> RunRow | None:
+def _former(store: Books, digest: str, config: CoordinatorConfig) -> RunRow | None:
     if config.new_run:
         return None
     former = store.read.open_run()
@@ -165,7 +165,7 @@ def _former(store: Store, digest: str, config: CoordinatorConfig) -> RunRow | No
     return former or store.read.find_run(digest)
 
 
-def _begun(store: Store, blobs: BlobStore, recipe: Recipe, config: CoordinatorConfig) -> RunRow:
+def _begun(store: Books, blobs: BlobStore, recipe: Recipe, config: CoordinatorConfig) -> RunRow:
     if config.more_rounds:
         hint = "leave it out, or give the recipe of the run to continue, with every --set"
         raise RefusedError("--more-rounds: this data directory has no run of this recipe", hint)
@@ -186,7 +186,7 @@ def _begun(store: Store, blobs: BlobStore, recipe: Recipe, config: CoordinatorCo
     )
 
 
-def _gone_on(store: Store, run: RunRow, more_rounds: int) -> RunRow:
+def _gone_on(store: Books, run: RunRow, more_rounds: int) -> RunRow:
     if run.ended_ms is None:
         if more_rounds:
             _log.info(
@@ -274,7 +274,7 @@ def _path(option: str, named: str, folder: Path) -> Path:
 
 
 def _with_past(
-    store: Store, recipe: Recipe, run_id: str, progress: Progress, mode: OpinionMode | None
+    store: Books, recipe: Recipe, run_id: str, progress: Progress, mode: OpinionMode | None
 ) -> Progress:
     strategy = aggregation_of(recipe)
     windows = _windows(store, run_id, most_weight(strategy, recipe))
@@ -299,7 +299,7 @@ def _with_past(
 
 
 def _past_evaluations(
-    store: Store, run_id: str, recipe: Recipe, mode: OpinionMode
+    store: Books, run_id: str, recipe: Recipe, mode: OpinionMode
 ) -> PastEvaluations:
     """Return where the evaluations of a run stand; a lost one is booked without answers.
 
@@ -347,7 +347,7 @@ def _pending_round(
 
 
 def _with_model(
-    store: Store, blobs: BlobStore, recipe: Recipe, run_id: str, task: TaskFile | None
+    store: Books, blobs: BlobStore, recipe: Recipe, run_id: str, task: TaskFile | None
 ) -> Progress:
     progress, origin = store.read.progress(run_id), store.read.run(run_id).origin
     if progress.state and not blobs.is_whole(progress.state):
@@ -389,7 +389,7 @@ def _first(data: bytes, recipe: Recipe) -> bytes:
     return encode_tensors(with_controls(model_tensors(data, plain), whole))
 
 
-def _windows(store: Store, run_id: str, most: float) -> tuple[Window, ...]:
+def _windows(store: Books, run_id: str, most: float) -> tuple[Window, ...]:
     """Return what edges have learnt, by the books, since the last merge."""
     last = store.read.models.last(run_id)
     since = last.round if last is not None else 0

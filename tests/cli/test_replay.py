@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed.world import VirtualFederation
 from tests.typed import call, last_object
@@ -69,7 +69,7 @@ def test_a_run_that_never_explored_refuses_an_estimate(home: Path) -> None:
 def test_a_pruned_run_is_not_replayed(field: Path, tmp_path: Path) -> None:
     pruned = Path(shutil.copytree(field, tmp_path / "pruned"))
     (database,) = pruned.rglob("coordinator.db")
-    with Store(database.parent) as store:
+    with Books(database.parent) as store:
         (run,) = store.read.runs()
         assert store.prune(run.run_id, most=10, by="operator").rounds
     done = call(pruned, "replay", "--data-dir", str(pruned), "--policy", "cheapest")

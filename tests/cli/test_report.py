@@ -11,7 +11,7 @@ from msgspec import structs
 
 from fedagent_cli.report.page import curves, render, write_report
 from fedagent_cli.report.run_report import NOT_ENDED, RunReport, read_run_report
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_task.scoring.measures import RMSE, TRAIN_ERROR
 from tests.fakes.written_runs import write_run
 
@@ -20,7 +20,7 @@ from tests.fakes.written_runs import write_run
 def story(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
     folder = tmp_path_factory.mktemp("run")
     run = write_run(folder)
-    with Store(folder) as store:
+    with Books(folder) as store:
         store.indices(run).label_clients({"agent-a": "</b>kitchen"})
     return read_run_report(folder)
 

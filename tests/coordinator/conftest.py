@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from tests.fakes.stored_runs import begun
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[Books]:
     """Return an open store."""
-    with Store(tmp_path) as opened:
+    with Books(tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture
-def run(store: Store) -> str:
+def run(store: Books) -> str:
     """Begin a run; return its id."""
     return begun(store).run_id

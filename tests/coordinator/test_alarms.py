@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from fedagent_coordinator.books.reader import open_reader
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.read import open_reader
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.outcomes import SILENT
 from fedagent_coordinator.picture import alarms as module
 from fedagent_coordinator.picture.alarms import Alarm, alarms
@@ -48,7 +48,7 @@ def test_one_that_was_never_in_time_is_named_and_no_other(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["x` or `rm -rf ~", "-h", "$(reboot)", "two words"])
 def test_a_name_makes_no_command(tmp_path: Path, name: str) -> None:
     run = write_run(tmp_path)
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         store.indices(run).label_clients({"agent-b": name})
     (never,) = raised(tmp_path)
     assert name in never.text
@@ -95,7 +95,7 @@ def test_a_device_that_says_why_it_does_not_take_part(tmp_path: Path) -> None:
 
 
 def test_an_edge_that_did_not_report(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         run = begin(store, RECIPE, ["agent-a"])
         plan = small_plan(small_view(1, [1_000_000], budgets=[4_000_000]))
         result = small_result(plan, {0})

@@ -10,7 +10,7 @@ import pytest
 from fedagent_coordinator import backup
 from fedagent_coordinator.backup import back_up, refuse_half_restored, restore
 from fedagent_coordinator.books.mark import MARK
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.errors import HistoryLostError, RefusedError
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.site.folder import open_site
@@ -22,7 +22,7 @@ from tests.typed import fedagent
 
 
 def _filled(folder: Path) -> str:
-    with Store(folder, identity=load_or_create(folder)) as store:
+    with Books(folder, identity=load_or_create(folder)) as store:
         run = begun(store).run_id
         play(store, run, small_plan(small_view(1, [100])), {0})
     (folder / "models").mkdir()
@@ -36,7 +36,7 @@ def test_the_copy_is_whole_private_and_counts_on(tmp_path: Path) -> None:
     folder, copy, again = (tmp_path / name for name in ("data", "copy", "again"))
     run = _filled(folder)
     starts = count_start(folder)
-    with Store(folder, identity=load_or_create(folder)) as store:  # it runs
+    with Books(folder, identity=load_or_create(folder)) as store:  # it runs
         store.reserve(run, small_plan(small_view(2, [100])), policy="random")
         said = fedagent("backup", str(copy), "--data-dir", str(folder))
     assert said.returncode == 0, said.stderr
@@ -47,7 +47,7 @@ def test_the_copy_is_whole_private_and_counts_on(tmp_path: Path) -> None:
         assert (again / name).exists()
         assert (again / name).stat().st_mode & 0o077 == 0
     assert count_start(again) > starts + 500, "numbers that were used are not used again"
-    with Store(again, identity=load_or_create(again)) as store:
+    with Books(again, identity=load_or_create(again)) as store:
         assert store.read.round_state(run, 2) == "open"
         assert store.read.ledger.show(limit=1)[0].target.startswith("restored from a backup of")
         assert store.read.ledger.verify().problems == ()
@@ -57,7 +57,7 @@ def test_an_older_copy_is_laid_down_on_purpose_only(tmp_path: Path) -> None:
     folder, copy = tmp_path / "data", tmp_path / "copy"
     run = _filled(folder)
     back_up(folder, copy)
-    with Store(folder, identity=load_or_create(folder)) as store:
+    with Books(folder, identity=load_or_create(folder)) as store:
         play(store, run, small_plan(small_view(2, [100])), {0})
         head = store.head
     assert head is not None
@@ -66,7 +66,7 @@ def test_an_older_copy_is_laid_down_on_purpose_only(tmp_path: Path) -> None:
     done = restore(copy, folder, accept_lost_history=True)
     assert done.aside is not None
     assert (done.aside / "coordinator.db").exists()
-    with Store(folder, identity=load_or_create(folder)) as store:
+    with Books(folder, identity=load_or_create(folder)) as store:
         store.check_witness("hall", head)  # this loss was accepted
         assert store.read.last_round(run) == 1
 
@@ -140,7 +140,7 @@ def cut_short(step: str, error: type[BaseException], monkeypatch: pytest.MonkeyP
         case "copied":
             monkeypatch.setattr(shutil, "copytree", half)
         case "noted":
-            monkeypatch.setattr(Store, "note", stop)
+            monkeypatch.setattr(Books, "note", stop)
         case "synced":
             monkeypatch.setattr(backup, "_sync_all", stop)
         case "renamed":
@@ -152,7 +152,7 @@ def cut_short(step: str, error: type[BaseException], monkeypatch: pytest.MonkeyP
 STEPS = ("copied", "noted", "synced", "renamed", "put in place")
 
 
-def entries_named(store: Store, text: str) -> int:
+def entries_named(store: Books, text: str) -> int:
     return sum(entry.target.startswith(text) for entry in store.read.ledger.show(limit=-1))
 
 
@@ -180,7 +180,7 @@ def test_a_restore_that_is_cut_short_and_done_again_loses_nothing(
     with Enrolment(folder) as site, Enrolment(done.aside) as former:
         assert site.revoked_ids() == former.revoked_ids() == {revoked}
     assert count_start(folder) > starts + 500
-    with Store(folder, identity=load_or_create(folder)) as store:
+    with Books(folder, identity=load_or_create(folder)) as store:
         assert entries_named(store, "restored from a backup of") == 1
         assert store.read.ledger.verify().problems == ()
     assert (folder / "models" / ("a" * 64)).read_bytes() == b"model"
@@ -212,7 +212,7 @@ def test_what_was_paid_since_is_not_lost_in_silence_by_a_second_try(
     folder, copy = tmp_path / "data", tmp_path / "copy"
     run = _filled(folder)
     back_up(folder, copy)
-    with Store(folder, identity=load_or_create(folder)) as store:
+    with Books(folder, identity=load_or_create(folder)) as store:
         play(store, run, small_plan(small_view(2, [100])), {0})
     with monkeypatch.context() as fails:
         cut_short("renamed", Crash, fails)
@@ -221,7 +221,7 @@ def test_what_was_paid_since_is_not_lost_in_silence_by_a_second_try(
     with pytest.raises(RefusedError, match=r"is older than .*before-restore"):
         restore(copy, folder)
     restore(copy, folder, accept_lost_history=True)
-    with Store(folder, identity=load_or_create(folder)) as store:
+    with Books(folder, identity=load_or_create(folder)) as store:
         kinds = {entry.kind: entry.target for entry in store.read.ledger.show(limit=2)}
         assert kinds["accept"].startswith("accepted: it has entry")
 
@@ -234,7 +234,7 @@ def test_a_damaged_list_of_members_is_given_up_on_purpose_only(
     with pytest.raises(RefusedError, match=r"site\.db is damaged .*accept the loss"):
         restore(copy, folder)
     restore(copy, folder, accept_lost_history=True)
-    with Store(folder, identity=load_or_create(folder)) as store:
+    with Books(folder, identity=load_or_create(folder)) as store:
         told = store.read.ledger.show(limit=2)[1].target
         assert "revoke again who was revoked since" in told
 
@@ -286,7 +286,7 @@ def test_who_was_revoked_on_either_side_stays_so(lost: Lost) -> None:
 
 def test_members_of_another_authority_of_that_name_are_not_let_in(lost: Lost) -> None:
     now, other = time.time(), Lost(lost.folder.with_name("other"), lost.copy)
-    with Store(other.folder, identity=load_or_create(other.folder)) as store:
+    with Books(other.folder, identity=load_or_create(other.folder)) as store:
         store.note("one")
     other.certify("stranger", at=now)
     other.revoke(other.certify("thief", at=now), at=now)

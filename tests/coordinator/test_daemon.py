@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.__main__ import run
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.daemon import Daemon, words_of
 from fedagent_node.data_dir import hold_data_dir, load_or_create
@@ -34,7 +34,7 @@ def test_what_no_agent_has_signed_is_not_paid_and_not_merged(tmp_path: Path) -> 
     assert (end["rounds_done"], end["spent_micro"], end["updates_used"]) == (4, 0, 0)
     assert end["ledger_balanced"] is True
     site.close()
-    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
+    with Books(tmp_path, identity=load_or_create(tmp_path)) as store:
         read = store.read
         outcomes, results = read.outcomes(read.run().run_id), read.edge_results(read.run().run_id)
     assert {row.failed for row in results} == {"bad_claim"}

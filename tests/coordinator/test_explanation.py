@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator import policies
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_coordinator.books.records import pack
 from fedagent_coordinator.books.rows import DeviceRow, OrderRow
 from fedagent_coordinator.core.decision import solved

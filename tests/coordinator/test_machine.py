@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_node.effects import EVERYBODY, Send
 from fedagent_protocol import messages as m
@@ -162,13 +162,13 @@ class Coordinator(RuleBasedStateMachine):
                 check_books(site, ROUNDS)
             finally:
                 site.close()
-            with Store(site.folder) as store:
+            with Books(site.folder) as store:
                 check(site, store)
             if self.kind != "placed":
                 check_chain(site.folder, site.recipe)
 
 
-def check(site: Site, store: Store) -> None:
+def check(site: Site, store: Books) -> None:
     read, run = store.read, store.read.run().run_id
     orders = {number for edge in site.edges for number in edge.orders}
     assert {outcome.round for outcome in read.outcomes(run) if outcome.paid_micro} <= orders

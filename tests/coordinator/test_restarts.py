@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.answers import RESTART
 from fedagent_task.errors import RecipeError
 from tests.fakes.coordinator_site import Site, check_books, recipe, toy_edges
@@ -14,11 +14,11 @@ OPINIONS = ("policy.name=quick-init-ucb", "policy.params.clients_per_round=2")
 PEERS = ("policy.name=volunteers", "opinions.mode=peers", "peers.best=2")
 
 
-def played(site: Site) -> tuple[str, Store]:
+def played(site: Site) -> tuple[str, Books]:
     site.run()
     assert site.kills == bool(site.kill_at)
     check_books(site, site.recipe.rounds.count)
-    store = Store(site.folder)
+    store = Books(site.folder)
     return store.read.run().run_id, store
 
 

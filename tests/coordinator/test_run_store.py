@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator import policies, run_store
+from fedagent_coordinator import policies
+from fedagent_coordinator import store as run_store
 from fedagent_coordinator.books import archive
-from fedagent_coordinator.books.reader import open_reader
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.read import open_reader
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.decision import Learning
 from fedagent_protocol import messages as m
 from tests.fakes.coordinator_site import Site, check_books, recipe, toy_edges
@@ -26,7 +27,7 @@ def test_snapshots_go_by_the_rounds_that_were_learnt_whatever_their_numbers(
     site.run()
     site.close()
     assert site.kills == 1
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         rows = store.connection.execute("SELECT round FROM snapshots ORDER BY round")
         assert [row[0] for row in rows] == [7, 10], "the newest two: round 3 was void"
 
@@ -43,7 +44,7 @@ def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
     site.run()
     assert site.kills == bool(point)
     site.close()
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         run = store.read.run().run_id
         assert store.read.ledger.verify().problems == ()
         assert store.read.progress(run).rounds_done == 4
@@ -179,7 +180,7 @@ def test_the_best_model_of_a_regression_is_that_of_least_error(tmp_path: Path) -
     assert metrics["loss"] == pytest.approx(metrics["rmse"] ** 2) == end["loss"]
     assert 0 < metrics["mae"] <= metrics["rmse"]
     assert (result["best"], result["best_accuracy"]) == (min(errors), None)
-    with Store(tmp_path / "c") as store:
+    with Books(tmp_path / "c") as store:
         best = store.read.models.best(store.read.run().run_id)
         assert best is not None
         assert best.round == 1 + errors.index(min(errors)) == result["best_round"]
@@ -196,7 +197,7 @@ def test_without_held_out_samples_a_run_is_primary_metric_its_training(tmp_path:
     end = site.events[-1].fields
     assert (end["accuracy"], end["loss"], end["primary_metric"]) == (None, None, "train_error")
     assert end["metrics"] == {"train_loss": 8.0, "train_error": 4.0}
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         rows = store.read.rounds(store.read.run().run_id)
         assert all(math.isclose(row.metrics["train_error"], 4.0) for row in rows)
         assert store.read.models.rows(store.read.run().run_id)[0].metrics["train_loss"] == 8.0

@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 
 from fedagent_coordinator.__main__ import EXIT_CODES
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.errors import RefusedError, StoreDamagedError
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_protocol.tensors import encode_tensors
@@ -230,7 +230,7 @@ def test_without_a_run_of_this_recipe_there_is_nothing_to_go_on_with(tmp_path: P
     ended(tmp_path)
     with pytest.raises(RefusedError, match=r"--more-rounds: .*no run of this recipe.*--set"):
         going_on(tmp_path, 3, "rounds.deadline_s=2.5").open()
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         assert len(store.read.runs()) == 1
 
 
@@ -245,5 +245,5 @@ def test_the_budget_stays_what_it_was(tmp_path: Path) -> None:
         site.open()
     assert "--new-run" in str(caught.value)
     assert "--more-rounds" not in str(caught.value)
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         assert store.read.balance(store.read.run().run_id).granted_micro == 15_000_000

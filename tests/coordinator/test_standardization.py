@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_protocol import messages as m
 from fedagent_task.moments import Moments
 from fedagent_task.recipe.spec import DataSpec, Recipe
@@ -33,7 +33,7 @@ def all_samples(site: Site) -> Moments:
 
 def kept(site: Site) -> DataSpec:
     site.close()
-    with Store(site.folder) as store:
+    with Books(site.folder) as store:
         return msgspec.json.decode(store.read.run().recipe, type=Recipe).data
 
 

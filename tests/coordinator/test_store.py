@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from fedagent_coordinator.books import store as store_of
-from fedagent_coordinator.books.reader import open_reader
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books import write as store_of
+from fedagent_coordinator.books.read import open_reader
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.effects import BookOpinions, HeldOutEvaluated
 from fedagent_coordinator.errors import (
     InvalidSelectionError,
@@ -36,7 +36,7 @@ from tests.fakes.stored_runs import (
     [([600, 500], [1000], "edge 0", 1000), ([6000, 5000], [20_000], "the run", 10_000)],
 )
 def test_a_plan_beyond_a_budget_is_refused_whole(
-    store: Store,
+    store: Books,
     run: str,
     prices: list[int],
     budgets: list[int],
@@ -53,14 +53,14 @@ def test_a_plan_beyond_a_budget_is_refused_whole(
 
 
 def test_prices_up_to_the_largest_cannot_overflow_a_budget(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         run = begun(store, clients=10_000)
         view = small_view(1, [10**15] * 10_000, budgets=[10**15])
         with pytest.raises(LedgerError, match=f"the round needs {10**19}"):
             store.reserve(run.run_id, small_plan(view), policy="random")
 
 
-def test_outcomes_must_be_those_of_the_reservations(store: Store, run: str) -> None:
+def test_outcomes_must_be_those_of_the_reservations(store: Books, run: str) -> None:
     view = small_view(1, [1, 2, 3])
     store.reserve(run, small_plan(view, [0, 1]), policy="random")
     with pytest.raises(LedgerError, match=r"clients \[0\], outcomes .* for \[2\]"):
@@ -71,7 +71,7 @@ def test_outcomes_must_be_those_of_the_reservations(store: Store, run: str) -> N
 
 
 def test_unavailable_or_unknown_clients_cannot_be_reserved(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         run = begun(store, clients=2)
         view = replace(small_view(1, [1, 2]), client_available=np.array([True, False]))
         with pytest.raises(InvalidSelectionError) as caught:
@@ -85,7 +85,7 @@ def test_unavailable_or_unknown_clients_cannot_be_reserved(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("amount", [-1, 1.5, True, 2**63 - 1])
 def test_only_whole_micro_credits_are_granted(tmp_path: Path, amount: int) -> None:
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         with pytest.raises(LedgerError, match="micro-credits in range"):
             begun(store, total_micro=amount)
         assert store.read.runs() == []
@@ -97,7 +97,7 @@ def test_reading_where_there_is_nothing_says_so(tmp_path: Path) -> None:
         pass
 
 
-def test_runs_are_found_resumed_and_ended(store: Store, run: str) -> None:
+def test_runs_are_found_resumed_and_ended(store: Books, run: str) -> None:
     assert store.read.find_run("d" * 64) == store.read.run(run)
     assert store.read.find_run("e" * 64) is None
     store.reserve(run, small_plan(small_view(1, [1])), policy="random")
@@ -112,7 +112,7 @@ def test_runs_are_found_resumed_and_ended(store: Store, run: str) -> None:
     assert store.read.ledger.verify().balanced
 
 
-def test_progress_models_and_metrics_are_remembered(store: Store, run: str) -> None:
+def test_progress_models_and_metrics_are_remembered(store: Books, run: str) -> None:
     fresh = store.read.progress(run)
     assert (fresh.next_round, fresh.rounds_done, fresh.model) == (1, 0, "")
     for number in range(1, 9):
@@ -157,7 +157,7 @@ def test_the_best_model_on_devices_is_the_one_that_the_rounds_began_with(
         "evaluation": {"on_device": True},
     }
     recipe = msgspec.json.encode(recipe_from_table(table)).decode()
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         run = store.begin_run(recipe_digest="d" * 64, recipe=recipe, seed=7, total_micro=None)
         for number in range(1, 5):
             store.save_model(run.run_id, number, f"{number:064x}", 9)
@@ -169,7 +169,7 @@ def test_the_best_model_on_devices_is_the_one_that_the_rounds_began_with(
 
 
 def test_outcomes_devices_and_edges_tell_what_happened(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         run = begun(store, clients=4)
         plan = small_plan(small_view(1, [5, 6, 7], budgets=[100, 100], edges=[0, 1, 1]), [2, 0, 1])
         store.reserve(run.run_id, plan, policy="random")
@@ -193,7 +193,7 @@ def test_a_label_waits_for_its_index_and_gives_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_of, "MAX_WAITING", 2)
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         run_id = begun(store).run_id
         indices = store.indices(run_id)
         before = indices.sizes()[0]
@@ -209,7 +209,7 @@ def test_a_label_waits_for_its_index_and_gives_none(
         assert labels == {"kitchen-id": "kitchen", "lost": ""}
 
 
-def test_a_rent_that_was_not_reserved_or_for_no_work_cannot_be_paid(store: Store, run: str) -> None:
+def test_a_rent_that_was_not_reserved_or_for_no_work_cannot_be_paid(store: Books, run: str) -> None:
     one = rented_plan(1)
     store.reserve(run, one, policy="random")
     with pytest.raises(LedgerError, match="the rent is"):
@@ -225,7 +225,7 @@ def test_a_rent_that_was_not_reserved_or_for_no_work_cannot_be_paid(store: Store
     assert store.read.last_round(run) == 1
 
 
-def test_opinions_come_back_by_client_with_their_mean(store: Store, run: str) -> None:
+def test_opinions_come_back_by_client_with_their_mean(store: Books, run: str) -> None:
     store.indices(run).label_clients({"agent-1": "kitchen"})
     assert store.save_evaluation(run, opinions(0, {2: 0.9, 1: 0.3}))
     assert store.save_evaluation(run, opinions(1, {1: 0.1}))
@@ -245,7 +245,7 @@ def test_opinions_come_back_by_client_with_their_mean(store: Store, run: str) ->
     assert store.read.ledger.verify().problems == ()
 
 
-def test_a_model_is_evaluated_once_and_no_answer_is_an_evaluation(store: Store, run: str) -> None:
+def test_a_model_is_evaluated_once_and_no_answer_is_an_evaluation(store: Books, run: str) -> None:
     assert store.save_evaluation(run, opinions(1, {}, reasons={"restart": 3}))
     assert not store.save_evaluation(run, opinions(1, {0: 0.5}))
     (found,) = store.read.evaluations.rows(run)
@@ -261,7 +261,7 @@ def test_a_model_is_evaluated_once_and_no_answer_is_an_evaluation(store: Store, 
         opinions(1, {0: 0.5}, asked=0),
     ],
 )
-def test_what_cannot_be_is_refused_whole(store: Store, run: str, found: BookOpinions) -> None:
+def test_what_cannot_be_is_refused_whole(store: Books, run: str, found: BookOpinions) -> None:
     with pytest.raises(LedgerError, match="the ledger refuses this"):
         store.save_evaluation(run, found)
     assert store.read.evaluations.rows(run) == []

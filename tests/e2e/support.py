@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.network import free_port
 from fedagent_testbed.local import LocalField, RoleProcess

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_node.site.credentials import load_credentials
 from fedagent_testbed.local import RoleProcess
 

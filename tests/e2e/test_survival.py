@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_testbed.local import LocalField, RoleProcess
 
 from .support import DEMO, check_books, labels, new_field, start_small

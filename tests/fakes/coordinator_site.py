@@ -8,13 +8,13 @@ from typing import cast
 
 import numpy as np
 
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.core.effects import Start
 from fedagent_coordinator.core.engine import Engine
 from fedagent_coordinator.daemon import route
 from fedagent_coordinator.run_settings import decision_policies
-from fedagent_coordinator.run_store import RunStore
+from fedagent_coordinator.store import RunStore
 from fedagent_node.data_dir import Identity
 from fedagent_node.driver import Driver
 from fedagent_node.driver import Store as Disk
@@ -256,7 +256,7 @@ def check_books(site: Site, rounds: int) -> None:
     """
     lived = {} if site.driver is None else site.store.learning.state()
     site.close()
-    with Store(site.folder) as store:
+    with Books(site.folder) as store:
         read, run = store.read, store.read.run()
         report, balance = read.ledger.verify(full=True), read.balance(run.run_id)
         assert report.balanced, report.problems

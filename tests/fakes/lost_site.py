@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from fedagent_coordinator.backup import back_up
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.site.folder import Site, open_site
 from fedagent_node.data_dir import load_or_create
@@ -27,7 +27,7 @@ class Lost:
     def backed_up(cls, place: Path) -> Self:
         """Return a site with an edge whose certificate is to be renewed, and its backup."""
         made = cls(place / "data", place / "copy")
-        with Store(made.folder, identity=load_or_create(made.folder)) as store:
+        with Books(made.folder, identity=load_or_create(made.folder)) as store:
             store.note("one")
         made.certify("hall", "edge", at=time.time() - 21 * DAY_S)
         back_up(made.folder, made.copy)

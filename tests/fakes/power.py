@@ -139,7 +139,7 @@ class _Connection:
 
 @contextmanager
 def noted(patch: pytest.MonkeyPatch, log: list[Noted]) -> Iterator[None]:
-    """Note in `log` what a `Store` that is opened in here writes and syncs."""
+    """Note in `log` what `Books` that are opened in here write and sync."""
 
     class System:
         """What the mark's file asks of the system."""

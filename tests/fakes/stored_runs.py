@@ -18,10 +18,10 @@ from fedagent_coordinator.books.ledger import (
     parts_of,
 )
 from fedagent_coordinator.books.mark import MARK, MarkFile, read_mark
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.books.schema import DATABASE
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.effects import (
     BookOpinions,
     BookVolunteers,
@@ -158,7 +158,7 @@ def small_result(
 
 
 def play(
-    store: Store, run: str, plan: Reserve, paid: Collection[int], *, late: Collection[int] = ()
+    store: Books, run: str, plan: Reserve, paid: Collection[int], *, late: Collection[int] = ()
 ) -> None:
     store.reserve(run, plan, policy="random")
     assert store.settle(run, small_result(plan, paid, late=late))
@@ -199,7 +199,7 @@ def volunteers(round_: int, clients: list[int]) -> BookVolunteers:
 
 
 def begun(
-    store: Store, *, total_micro: int | None = 10_000, clients: int = 8, edges: int = 2
+    store: Books, *, total_micro: int | None = 10_000, clients: int = 8, edges: int = 2
 ) -> RunRow:
     run = store.begin_run(
         recipe_digest="d" * 64, recipe="rounds = 1", seed=7, total_micro=total_micro

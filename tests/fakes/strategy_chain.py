@@ -3,7 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.effects import Merge
 from fedagent_coordinator.core.settings import learnt_weight, most_weight
 from fedagent_coordinator.merged_models import merge_files
@@ -17,7 +17,7 @@ Chain = list[tuple[int, str, str]]
 
 def chain(folder: Path) -> Chain:
     """Return round, model and state of every commit, oldest first."""
-    with Store(folder) as store:
+    with Books(folder) as store:
         rows = store.connection.execute("SELECT round, digest, state FROM models ORDER BY round")
         return [tuple(row) for row in rows]
 
@@ -26,7 +26,7 @@ def check_chain(folder: Path, given: Recipe) -> Chain:
     """Assert that each model and state is one step from the one before, and from no other."""
     strategy, blobs = aggregation_of(given), BlobStore(folder / "models")
     models = chain(folder)
-    with Store(folder) as store:
+    with Books(folder) as store:
         run = store.read.run().run_id
         rows, clients = store.read.edge_results(run), store.indices(run).sizes()[0]
         forgotten = {edge: row.forgotten for edge, row in store.read.edge_totals(run).items()}

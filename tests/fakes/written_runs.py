@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.effects import (
     BookOpinions,
     BookVolunteers,
@@ -31,7 +31,7 @@ evaluation = { dataset = "digits-test" }
 """
 
 
-def begin(store: Store, recipe: str, agents: list[str]) -> str:
+def begin(store: Books, recipe: str, agents: list[str]) -> str:
     """Begin a run of a recipe at one edge, the hall; return its id."""
     run = store.begin_run(
         recipe_digest="d" * 64,
@@ -45,7 +45,7 @@ def begin(store: Store, recipe: str, agents: list[str]) -> str:
     return run
 
 
-def play(store: Store, run: str, plan: Reserve, result: Settle, *, policy: str) -> None:
+def play(store: Books, run: str, plan: Reserve, result: Settle, *, policy: str) -> None:
     store.reserve(run, plan, policy=policy)
     store.settle(run, structs.replace(result, timing_ms={"observe": 5.0, "train": 900.0}))
 
@@ -71,7 +71,7 @@ def write_run(
     digest = sha256(data).hexdigest()
     (folder / "models").mkdir(parents=True, exist_ok=True)
     (folder / "models" / digest).write_bytes(data)
-    with Store(folder, identity=identity) as store:
+    with Books(folder, identity=identity) as store:
         run = begin(store, recipe, ["agent-a", "agent-b"])
         for round_ in range(1, rounds + 1):
             plan = small_plan(small_view(round_, [1_000_000, 1_500_000], budgets=[4_000_000]))
@@ -119,7 +119,7 @@ def write_evaluated(folder: Path, *, mode: str = "report", epsilon: float = 0.0)
         )
 
     policy = "volunteers" if mode == "peers" else "random"
-    with Store(folder) as store:
+    with Books(folder) as store:
         recipe = EVALUATED_RECIPE.replace("MODE", mode).replace("POLICY", policy)
         run = begin(store, recipe, ["agent-a", "agent-b", "agent-c"])
         store.indices(run).label_clients({"agent-a": "kitchen"})

@@ -6,7 +6,7 @@ import pytest
 
 from fedagent_coordinator import policies
 from fedagent_coordinator.books.models import recipe_in
-from fedagent_coordinator.books.reader import Logged, Reader, open_reader
+from fedagent_coordinator.books.read import Logged, Reader, open_reader
 from fedagent_coordinator.explanation.explain import explain
 from fedagent_coordinator.policies.base import OPINIONS, TRUTH, VOLUNTEERS
 from fedagent_coordinator.run_settings import decision_policies

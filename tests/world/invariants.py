@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedagent_agent.books import Books
-from fedagent_coordinator.books.reader import Reader, open_reader
+from fedagent_coordinator.books.read import Reader, open_reader
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import locate, tensor_at
 from fedagent_testbed.roles import AGENT_PRICE_MICRO

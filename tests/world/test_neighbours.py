@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_protocol.codec import encode
 from tests.fakes.leak_search import Leak, Search
 from tests.fakes.peer_network import read_slots

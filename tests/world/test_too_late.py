@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_testbed.kernel import WAN
 from fedagent_testbed.roles import AgentNode
 from fedagent_testbed.world import VirtualFederation

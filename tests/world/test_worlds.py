@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_testbed.kernel import WAN, lan
 from fedagent_testbed.world import VirtualFederation
 from tests.fakes.strategy_chain import check_chain

@@ -15,6 +15,7 @@ from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
+from fedagent_coordinator.books.settling import digest_of_saw
 from fedagent_coordinator.errors import StoreDamagedError
 from fedagent_node.data_dir import read_public
 from fedagent_node.errors import IdentityError
@@ -34,7 +35,6 @@ from .ledger import (
     transfers_of,
 )
 from .mark import MARK, HighWaterMark, read_mark
-from .rounds import digest_of_saw
 from .rows import Balance
 
 _MAX_PROBLEMS = 100

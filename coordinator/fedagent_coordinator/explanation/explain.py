@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedagent_coordinator.books.models import recipe_in
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.read import Reader
 from fedagent_coordinator.books.rows import DeviceRow, OrderRow, RunRow
 from fedagent_coordinator.policies import parameters
 from fedagent_coordinator.policies.base import Aspects, Selection, SelectionPolicy

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec import structs
 
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.read import Reader
 from fedagent_coordinator.books.rows import OutcomeRow, RoundRow
 from fedagent_coordinator.policies.base import RoundView, Selection
 

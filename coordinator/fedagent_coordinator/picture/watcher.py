@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 from msgspec import structs
 
 from fedagent_coordinator.books.models import recipe_in
-from fedagent_coordinator.books.reader import Reader, open_reader
+from fedagent_coordinator.books.read import Reader, open_reader
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_coordinator.site.enrolment import members_in

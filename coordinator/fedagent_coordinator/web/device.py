@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_coordinator.explanation.account import Explanation
 from fedagent_coordinator.explanation.explain import explain
 from fedagent_coordinator.picture.devices import DeviceCard

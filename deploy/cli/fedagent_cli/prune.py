@@ -6,8 +6,8 @@ import click
 
 from fedagent_cli.read.runs import open_run
 from fedagent_coordinator.books.archive import PIECE, Prunable, bytes_held
-from fedagent_coordinator.books.reader import Reader
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.read import Reader
+from fedagent_coordinator.books.write import Books
 from fedagent_node.data_dir import hold_data_dir, load_or_create
 
 from . import options
@@ -66,7 +66,7 @@ def _dropped(folder: Path, pieces: list[Prunable], keep: int) -> int:
     with (
         writing(folder),
         hold_data_dir(folder),
-        Store(folder, identity=load_or_create(folder)) as store,
+        Books(folder, identity=load_or_create(folder)) as store,
     ):
         for piece in pieces:
             while store.prune(piece.run_id, keep_rounds=keep, most=PIECE, by="operator").rounds:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedagent_coordinator.books.reader import Logged
+from fedagent_coordinator.books.read import Logged
 from fedagent_coordinator.policies.base import FloatArray, IntArray, RoundView
 from fedagent_protocol.errors import FedagentError
 from fedagent_testbed.study.comparison import quantile

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedagent_coordinator.books.reader import Logged
+from fedagent_coordinator.books.read import Logged
 from fedagent_coordinator.core.decision import exploring, solved
 from fedagent_coordinator.core.trust import ClaimGaps
 from fedagent_coordinator.policies import Feedback, RoundView, Selection, SelectionPolicy

@@ -22,7 +22,7 @@ from fedagent_agent.trainer.frames import Evaluate, Evaluated
 from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.core.effects import Start
 from fedagent_coordinator.daemon import route as coordinator_route
-from fedagent_coordinator.run_store import RunStore
+from fedagent_coordinator.store import RunStore
 from fedagent_edge.config import EdgeConfig
 from fedagent_edge.daemon import route as edge_route
 from fedagent_edge.store import open_edge

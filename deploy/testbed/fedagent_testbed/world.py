@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from fedagent_agent.trainer.scoring import protect
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_node.data_dir import Identity
 from fedagent_task.recipe.spec import Recipe
 

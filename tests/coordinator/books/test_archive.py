@@ -21,8 +21,8 @@ from msgspec import structs
 from fedagent_coordinator.backup import back_up
 from fedagent_coordinator.books import archive
 from fedagent_coordinator.books.archive import ARCHIVE, NEVER
-from fedagent_coordinator.books.reader import Reader, open_reader
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.read import Reader, open_reader
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.effects import HeldOutEvaluated, Proof
 from fedagent_coordinator.errors import (
     HistoryLostError,
@@ -56,11 +56,11 @@ POINTS = (
 )
 
 
-def opened(folder: Path, point: str = "") -> Store:
-    return Store(folder, identity=load_or_create(folder), checkpoint=CrashAt(point))
+def opened(folder: Path, point: str = "") -> Books:
+    return Books(folder, identity=load_or_create(folder), checkpoint=CrashAt(point))
 
 
-def played(store: Store, run: str, number: int, paid: set[int]) -> None:
+def played(store: Books, run: str, number: int, paid: set[int]) -> None:
     plan = rented_plan(number) if number % 3 == 0 else small_plan(small_view(number, [10, 20, 30]))
     store.reserve(run, plan, policy="random")
     result = small_result(plan, paid, rent=250 * (number % 2) if paid and number % 3 == 0 else 0)
@@ -168,7 +168,7 @@ def test_pruned_rounds_say_so_and_the_newest_stay(folder: Path) -> None:
         assert reader.prunable(run).last == ROUNDS - NEVER
 
 
-def test_nothing_goes_without_a_snapshot_to_go_on_from(store: Store, run: str) -> None:
+def test_nothing_goes_without_a_snapshot_to_go_on_from(store: Books, run: str) -> None:
     for number in range(1, 20):
         play(store, run, small_plan(small_view(number, [1])), {0})
     assert store.read.prunable(run).rounds == 0
@@ -256,7 +256,7 @@ def test_a_kill_at_every_step_leaves_it_whole(folder: Path, point: str) -> None:
     store = opened(folder, point)
     run = store.read.run().run_id
 
-    def pruned(store: Store) -> None:
+    def pruned(store: Books) -> None:
         store.prune(run, most=5, by="operator")
         store.compact()
 

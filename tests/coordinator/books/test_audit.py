@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.books import store as store_of
+from fedagent_coordinator.books import write as store_of
 from fedagent_coordinator.books.ledger import parts_of
-from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.read import open_reader
 from fedagent_coordinator.books.schema import prepare
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.effects import HeldOutEvaluated
 from fedagent_coordinator.errors import HistoryLostError
 from fedagent_node.data_dir import load_or_create
@@ -33,7 +33,7 @@ from tests.fakes.stored_runs import (
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two settled rounds, one void, one open, one at a rented edge; two evaluations."""
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         run = begun(store).run_id
         for number in (1, 2, 3, 4):
             view = small_view(number, [100, 200, 300], budgets=(1000, 1000), edges=[0, 0, 1])
@@ -88,12 +88,12 @@ def test_a_change_by_hand_is_found_and_no_coordinator_starts_on_it(
     found = problems(folder, change)
     assert any(words in line for line in found), found
     with pytest.raises(HistoryLostError) as caught:
-        Store(folder)
+        Books(folder)
     assert "\n" not in str(caught.value)
     assert "--accept-lost-history" in str(caught.value)
-    with Store(folder, accept_lost_history=True) as store:
+    with Books(folder, accept_lost_history=True) as store:
         assert "accepted" in store.read.ledger.show(limit=1)[0].target
-    Store(folder).close()
+    Books(folder).close()
 
 
 def test_a_reservation_ends_once(folder: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_reservation_ends_once(folder: Path) -> None:
 
 
 def test_somebody_without_the_key_cannot_write_the_books_again(tmp_path: Path) -> None:
-    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
+    with Books(tmp_path, identity=load_or_create(tmp_path)) as store:
         play(store, begun(store).run_id, small_plan(small_view(1, [100])), {0})
     recompute(tmp_path, "UPDATE orders SET num_samples = 999")
     with open_reader(tmp_path) as reader:
@@ -124,10 +124,10 @@ def test_a_start_on_a_long_ledger_looks_at_the_newest_entries(
 ) -> None:
     monkeypatch.setattr(store_of, "VERIFIED_AT_START", 1)
     tampered(folder, "UPDATE orders SET tau_s = 7 WHERE round = 1")
-    Store(folder).close()
+    Books(folder).close()
     tampered(folder, "UPDATE evaluations SET asked = 9 WHERE round = 2")
     with pytest.raises(HistoryLostError):
-        Store(folder)
+        Books(folder)
 
 
 UNBOUND = {

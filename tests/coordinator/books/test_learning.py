@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from msgspec import structs
 
-from fedagent_coordinator.books import store as store_of
+from fedagent_coordinator.books import write as store_of
 from fedagent_coordinator.books.records import pack, unpack, unpack_arrays
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.effects import Controls, Reserve
 from fedagent_coordinator.core.outcomes import SILENT, endings_of
@@ -30,7 +30,7 @@ from tests.fakes.stored_runs import begun, small_result
 ROUNDS = 12
 
 
-def _live(store: Store, run_id: str, *, snapshot_at: Collection[int]) -> dict[str, bytes]:
+def _live(store: Books, run_id: str, *, snapshot_at: Collection[int]) -> dict[str, bytes]:
     """Let cocs live through rounds of the store; return its state as bytes."""
     policy = create("cocs")
     decides = Learning(policy)
@@ -58,10 +58,10 @@ def _live(store: Store, run_id: str, *, snapshot_at: Collection[int]) -> dict[st
 
 @pytest.mark.parametrize("snapshot_at", [0, 4, ROUNDS])
 def test_snapshot_and_feedbacks_restore_bit_equal(tmp_path: Path, snapshot_at: int) -> None:
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         run_id = begun(store, total_micro=None).run_id
         before = _live(store, run_id, snapshot_at=[snapshot_at])
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         policy = create("cocs")
         replayed = store.read.restore(run_id, Learning(policy))
         assert store.read.ledger.verify().problems == ()
@@ -70,7 +70,7 @@ def test_snapshot_and_feedbacks_restore_bit_equal(tmp_path: Path, snapshot_at: i
 
 
 def test_a_snapshot_of_another_policy_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         run_id = begun(store, total_micro=None).run_id
         _live(store, run_id, snapshot_at=[4])
         with pytest.raises(StateError):
@@ -90,7 +90,7 @@ def test_a_snapshot_of_another_policy_or_a_damaged_one_is_refused(tmp_path: Path
     ],
 )
 def test_old_snapshots_stay_at_equal_distances_unless_they_are_large(
-    store: Store,
+    store: Books,
     run: str,
     monkeypatch: pytest.MonkeyPatch,
     first: int,
@@ -105,7 +105,7 @@ def test_old_snapshots_stay_at_equal_distances_unless_they_are_large(
 
 
 def test_an_old_round_is_restored_from_the_snapshot_before_it(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         run_id = begun(store, total_micro=None).run_id
         _live(store, run_id, snapshot_at=(4, 8))
         restored, replayed = Learning(create("cocs")), Learning(create("cocs"))
@@ -140,7 +140,7 @@ def test_arrays_come_back_bit_equal(
 
 @pytest.mark.parametrize("bare", [False, True])
 def test_a_feedback_is_rebuilt_bit_for_bit(tmp_path: Path, *, bare: bool) -> None:
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         run_id = begun(store, total_micro=None, clients=12, edges=4).run_id
         given = []
         for t in range(1, 30):

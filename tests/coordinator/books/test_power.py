@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from fedagent_coordinator.books.mark import MARK, read_mark
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from tests.fakes.power import Noted, left, noted
 from tests.fakes.stored_runs import (
     MEMORY,
@@ -33,11 +33,11 @@ Story = tuple[str, dict[str, bytes], list[Noted]]
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     """A run, its files after round 1, and all that was written and promised up to round 3."""
     folder, log = tmp_path_factory.mktemp("power"), list[Noted]()
-    with Store(folder) as store:
+    with Books(folder) as store:
         run = begun(store).run_id
         play(store, run, PLANS[0], {0, 2})
     files = files_of(folder)
-    with pytest.MonkeyPatch.context() as patch, noted(patch, log), Store(folder) as store:
+    with pytest.MonkeyPatch.context() as patch, noted(patch, log), Books(folder) as store:
         for plan, result in zip(PLANS[1:], RESULTS[1:], strict=True):
             store.reserve(run, plan, policy="random")
             log.append(Noted("promised", f"reserved {plan.round}"))
@@ -72,7 +72,7 @@ def test_what_was_promised_outlives_a_power_cut_at_any_write(
 
 
 def _goes_on(folder: Path, run: str, promised: set[str]) -> None:
-    with Store(folder) as store:
+    with Books(folder) as store:
         for plan, result in zip(PLANS[1:], RESULTS[1:], strict=True):
             state = store.read.round_state(run, plan.round)
             if f"settled {plan.round}" in promised:
@@ -89,14 +89,14 @@ def _goes_on(folder: Path, run: str, promised: set[str]) -> None:
 
 def test_no_mark_that_was_synced_is_lost_after_a_kill_and_a_power_cut(memory: Path) -> None:
     log = list[Noted]()
-    with Store(memory) as store:
+    with Books(memory) as store:
         run = begun(store).run_id
         play(store, run, PLANS[0], {0, 2})
     synced, files = read_mark(memory / MARK), files_of(memory)
     with pytest.MonkeyPatch.context() as patch, noted(patch, log):
-        with Store(memory) as store:
+        with Books(memory) as store:
             store.reserve(run, PLANS[1], policy="random")  # of this, the mark is not synced
-        with Store(memory) as store:
+        with Books(memory) as store:
             assert store.settle(run, RESULTS[1])
     assert synced is not None
     for end in range(len(log) + 1):

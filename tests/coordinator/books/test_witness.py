@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.errors import HistoryLostError, StoreFailedError
 from fedagent_node.data_dir import load_or_create
 from fedagent_protocol.messages import LedgerHead
@@ -21,8 +21,8 @@ from tests.fakes.stored_runs import (
 )
 
 
-def _open(folder: Path, *, accept: bool = False) -> Store:
-    return Store(folder, identity=load_or_create(folder), accept_lost_history=accept)
+def _open(folder: Path, *, accept: bool = False) -> Books:
+    return Books(folder, identity=load_or_create(folder), accept_lost_history=accept)
 
 
 @pytest.fixture

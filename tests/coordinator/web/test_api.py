@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from fedagent_coordinator.books.reader import open_reader
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.read import open_reader
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.config import PageAddress
 from fedagent_coordinator.core.effects import HeldOutEvaluated
 from fedagent_coordinator.errors import ListenError
@@ -124,7 +124,7 @@ def test_events_begin_with_the_field_and_go_on_with_changes(tmp_path: Path) -> N
         field = msgspec.json.decode(answer.readline()[6:])
         assert [one["round"] for one in field["rounds"]] == [1, 2]
         answer.readline()
-        with Store(tmp_path) as store:
+        with Books(tmp_path) as store:
             plan = small_plan(small_view(3, [1_000_000, 1_500_000], budgets=[4_000_000]))
             play(store, run, plan, small_result(plan, {0}), policy="random")
         while field["rounds"][-1]["round"] != 3:
@@ -272,7 +272,7 @@ def test_who_looks_late_sees_the_same_totals(
     run = write_run(tmp_path, rounds=2, end=False)
     watcher = Watcher(tmp_path)
     watcher.look()
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         for round_ in range(3, 9):
             plan = small_plan(small_view(round_, [1_000_000, 1_500_000], budgets=[4_000_000]))
             play(store, run, plan, small_result(plan, {0}), policy="random")

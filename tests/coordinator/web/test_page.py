@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.config import PageAddress
 from fedagent_node.data_dir import load_or_create
 from tests.fakes.written_runs import write_run
@@ -190,7 +190,7 @@ def test_an_open_page_hears_of_the_end_and_of_another_coordinator(
     write_run(second, rounds=1, identity=others[0])
     with served(first) as site:
         page = opened(browser, site.url)
-        with Store(first, identity=identity) as store:
+        with Books(first, identity=identity) as store:
             store.end_run(run, "complete")
     page.get_by_text("the run has ended: complete; its coordinator has stopped").wait_for()
     place = PageAddress("127.0.0.1", urlsplit(site.url).port or 0)
@@ -227,7 +227,7 @@ def test_a_hint_wraps_on_a_phone_and_is_taken_whole_by_a_tap(
 
 def test_what_a_device_calls_itself_is_text(browser: "Browser", tmp_path: Path) -> None:
     run = write_run(tmp_path, rounds=2, end=False)
-    with Store(tmp_path) as store:
+    with Books(tmp_path) as store:
         store.indices(run).label_clients({"agent-a": "<img src=x onerror=alert(1)>"})
     with served(tmp_path) as site:
         page = opened(browser, site.url)

@@ -19,7 +19,7 @@ from fedagent_coordinator.books.models import ModelRow
 from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.errors import RefusedError
-from fedagent_coordinator.run_store import GRAPHS
+from fedagent_coordinator.store import GRAPHS
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import decode_tensors, digest_of
 from fedagent_task.models import Floats, create

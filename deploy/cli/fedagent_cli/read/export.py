@@ -12,7 +12,7 @@ from fedagent_cli.errors import UsageError
 from fedagent_cli.extras import need, optional
 from fedagent_cli.model.models import write_model
 from fedagent_cli.output import MICRO, echo, emit, writing
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.read import Reader
 from fedagent_coordinator.books.rows import RoundRow, RunRow
 
 from .runs import open_run

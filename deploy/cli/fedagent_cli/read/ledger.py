@@ -12,7 +12,7 @@ from fedagent_cli.command_line import Group
 from fedagent_cli.errors import UNBALANCED, CliError
 from fedagent_cli.output import credits_text, echo, emit, table
 from fedagent_cli.read.runs import open_run
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.read import Reader
 
 app = Group(
     "ledger",

@@ -10,7 +10,7 @@ from fedagent_cli.command_line import Number
 from fedagent_cli.errors import MissingError
 from fedagent_cli.output import echo, emit, table
 from fedagent_coordinator.books.evaluations import PEERS, ModelEvaluation
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.read import Reader
 
 from .runs import open_run, recipe_of
 

@@ -12,7 +12,7 @@ from fedagent_cli.errors import MissingError
 from fedagent_cli.output import echo, emit, number_text, table
 from fedagent_cli.read.opinions import agent_named
 from fedagent_cli.read.runs import is_running, open_run
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.read import Reader
 from fedagent_coordinator.errors import UnknownRoundError
 from fedagent_coordinator.explanation.account import Explanation
 from fedagent_coordinator.explanation.binding import change_text

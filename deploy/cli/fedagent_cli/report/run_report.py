@@ -9,7 +9,7 @@ from msgspec import structs
 
 from fedagent_cli.read.runs import epsilon_text, metric_line, open_run, recipe_of
 from fedagent_coordinator.books.evaluations import ModelEvaluation
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.read import Reader
 from fedagent_coordinator.books.rows import OutcomeRow, RoundRow
 from fedagent_coordinator.picture.devices import DeviceCard
 from fedagent_coordinator.picture.records import Field

@@ -14,7 +14,7 @@ from fedagent_cli.errors import NoRunError
 from fedagent_cli.output import credits_text, echo, emit, table
 from fedagent_cli.read.look import names_of, print_reasons
 from fedagent_cli.read.runs import epsilon_of, epsilon_text, is_running, open_run, recipe_of
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.read import Reader
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.errors import StoreDamagedError
 from fedagent_coordinator.picture.devices import DeviceCard, devices_of

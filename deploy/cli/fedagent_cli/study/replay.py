@@ -19,7 +19,7 @@ from fedagent_cli.output import echo, emit, number_text, table
 from fedagent_cli.read.runs import open_run
 from fedagent_coordinator import policies
 from fedagent_coordinator.books.models import recipe_in
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.read import Reader
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.run_settings import decision_policies, opinion_mode

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedagent_coordinator import policies
-from fedagent_coordinator.books.reader import Logged
+from fedagent_coordinator.books.read import Logged
 from fedagent_coordinator.core.decision import solved
 from fedagent_coordinator.core.trust import ClaimGaps
 from fedagent_coordinator.errors import MissingFeatureError, PolicyError

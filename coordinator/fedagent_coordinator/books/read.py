@@ -17,6 +17,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fedagent_coordinator.books.audit import Ledger
+from fedagent_coordinator.books.evaluations import EvaluationQueries
+from fedagent_coordinator.books.queries import Queries, open_books
+from fedagent_coordinator.books.records import COLUMNS, controls_of, saw, unpack_arrays
 from fedagent_coordinator.core.answers import by_client
 from fedagent_coordinator.core.decision import CLAIMS, TRUST
 from fedagent_coordinator.core.effects import PLAIN, Controls
@@ -38,11 +42,6 @@ from fedagent_coordinator.policies.base import (
 )
 from fedagent_coordinator.policies.state import taken
 from fedagent_protocol.signed import WorkClaim
-
-from .audit import Ledger
-from .evaluations import EvaluationQueries
-from .queries import Queries, open_books
-from .records import COLUMNS, controls_of, saw, unpack_arrays
 
 _READ = ("client", "in_time", *COLUMNS, "status", "reason", "norm")
 _OPTIONAL = {"steps": "steps", "iterations": "iterations", "train_s": "steps"}

@@ -14,6 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_coordinator.books import archive
+from fedagent_coordinator.books import settling as rounds
+from fedagent_coordinator.books.database import Database
+from fedagent_coordinator.books.evaluations import insert_evaluation
+from fedagent_coordinator.books.ledger import checked_micro, hash_at, is_genuine
+from fedagent_coordinator.books.read import Reader
+from fedagent_coordinator.books.records import pack
+from fedagent_coordinator.books.rows import RunRow
+from fedagent_coordinator.books.schema import finding_damage
 from fedagent_coordinator.core.effects import (
     BookEvaluation,
     HeldOutEvaluated,
@@ -29,15 +38,6 @@ from fedagent_coordinator.errors import (
 )
 from fedagent_coordinator.policies.base import State
 from fedagent_protocol.messages import LedgerHead
-
-from . import archive, rounds
-from .database import Database
-from .evaluations import insert_evaluation
-from .ledger import checked_micro, hash_at, is_genuine
-from .reader import Reader
-from .records import pack
-from .rows import RunRow
-from .schema import finding_damage
 
 VERIFIED_AT_START = 2000
 """Newest entries that a start verifies; `fedagent ledger verify` verifies all."""
@@ -129,7 +129,7 @@ class RunIndices:
         self._clients.label(labels)
 
 
-class Store(Database):
+class Books(Database):
     """The coordinator's books, opened for writing until `close`, or as a context manager.
 
     Arguments and errors are those of `Database`. Attribute `read` has every query.

@@ -12,16 +12,15 @@ from typing import Any
 
 from msgspec import structs
 
+from fedagent_coordinator.books.database import Database
+from fedagent_coordinator.books.ledger import checked_micro
+from fedagent_coordinator.books.records import COLUMNS, pack, saw
 from fedagent_coordinator.core.effects import Reserve, Settle
 from fedagent_coordinator.errors import InvalidSelectionError, LedgerError
 from fedagent_coordinator.policies.base import IntArray, RoundView
 from fedagent_coordinator.policies.selection import check_selection, check_view, spent_per_edge
 from fedagent_protocol.messages import OutcomeStatus
 from fedagent_task.scoring.measures import DEVICE_SCORE, TRAIN_LOSS
-
-from .database import Database
-from .ledger import checked_micro
-from .records import COLUMNS, pack, saw
 
 DEVICE_SAMPLES = "device_samples"
 """On how many samples a score by devices rests."""

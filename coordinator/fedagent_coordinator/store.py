@@ -18,7 +18,13 @@ import msgspec
 from msgspec import structs
 
 from fedagent_coordinator.books.database import wall_clock_ms
-from fedagent_coordinator.books.store import SNAPSHOT_EVERY, Store
+from fedagent_coordinator.books.write import SNAPSHOT_EVERY, Books
+from fedagent_coordinator.config import CoordinatorConfig
+from fedagent_coordinator.core import effects as fx
+from fedagent_coordinator.core.engine import Engine
+from fedagent_coordinator.core.outcomes import SILENT
+from fedagent_coordinator.core.settings import Progress, Settings, milliseconds
+from fedagent_coordinator.merged_models import merge_files
 from fedagent_coordinator.picture.status_files import (
     DeviceBook,
     RunStatus,
@@ -26,6 +32,14 @@ from fedagent_coordinator.picture.status_files import (
     write_run_status,
 )
 from fedagent_coordinator.picture.summary import summarize
+from fedagent_coordinator.run_settings import (
+    aggregation_of,
+    decision_policies,
+    model_manifest,
+    opinion_mode,
+    robust_of,
+)
+from fedagent_coordinator.runs import HeldOutSet, OpenedRun, held_out, lost_model, open_run
 from fedagent_coordinator.site.standing import learn_list
 from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_node.data_dir import Identity, write_private
@@ -53,21 +67,6 @@ from fedagent_task.aggregation.sums import rules_of
 from fedagent_task.recipe.spec import Recipe
 from fedagent_task.recipe.text import frozen, task_bytes, task_digest
 from fedagent_task.task_file import TaskFile
-
-from .config import CoordinatorConfig
-from .core import effects as fx
-from .core.engine import Engine
-from .core.outcomes import SILENT
-from .core.settings import Progress, Settings, milliseconds
-from .merged_models import merge_files
-from .run_settings import (
-    aggregation_of,
-    decision_policies,
-    model_manifest,
-    opinion_mode,
-    robust_of,
-)
-from .runs import HeldOutSet, OpenedRun, held_out, lost_model, open_run
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +130,7 @@ class RunStore:
         self._collected, self._proofs = 0, identity is not None
         self._measured: list[fx.HeldOutEvaluated] = []
         self._measured_at = 0.0
-        self.database = Store(
+        self.database = Books(
             self._folder,
             accept_lost_history=config.accept_lost_history,
             checkpoint=checkpoint,
