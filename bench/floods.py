@@ -112,7 +112,7 @@ async def stalled(a: Attack, i: int) -> None:
     """Subscribe to everything and all of one's own, make traffic, and never read."""
     _, writer = await a.connected(i)
     mine = topics.agent_filters(a.site, a.ids[i % len(a.ids)])
-    writer.write(subscribe("#", "$SYS/#", *mine, topics.model(a.site, a.edge, "+")))
+    writer.write(subscribe("#", "$SYS/#", *mine))
     writer.transport.pause_reading()  # type: ignore[attr-defined]  # of a socket
     _, other = await a.connected(i + 1)
     while True:

@@ -183,8 +183,8 @@ class Books:
             with suppress(FileNotFoundError):
                 os.unlink(f"{self._folder}/{held[1]}")  # noqa: PTH108 - as in `passing`
 
-    def chunk(self, run: str, number: int, digest: str, index: int) -> bytes | None:
-        """Return a chunk of an update; None if it is gone."""
+    def piece(self, run: str, number: int, digest: str, index: int, nbytes: int) -> bytes | None:
+        """Return so many bytes of an update from a chunk on; None if it is gone."""
         for offer, name in self._held.values():
             if (offer.run, offer.round, offer.digest) == (run, number, digest):
                 try:
@@ -192,7 +192,7 @@ class Books:
                 except OSError:
                     break
                 try:
-                    return os.pread(fd, offer.chunk_bytes, index * offer.chunk_bytes)
+                    return os.pread(fd, nbytes, index * offer.chunk_bytes)
                 except OSError:
                     break
                 finally:

@@ -1,6 +1,5 @@
 """The agent's connections: one per broker that was typed or found."""
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.effects import Connect, Send, TakeRevocations
-from fedagent_node.errors import LinkError, NotEnrolledError, SubscribeRefusedError
+from fedagent_node.errors import LinkError, NotEnrolledError
 from fedagent_node.link import Link
 from fedagent_node.shell import Shell
 from fedagent_protocol import topics
@@ -17,7 +16,7 @@ from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.messages import Gone, kind
 
 from .core.agent import AgentCore
-from .core.effects import EdgesFound, Greet, Relink, Subscribed, SubscribeModel, UnsubscribeModel
+from .core.effects import EdgesFound, Greet, Relink
 
 MAX_LINKS = 32
 
@@ -54,13 +53,8 @@ class BrokerLinks:
     # ---------------------------------------------------- what the core asks for
 
     def change(self, effect: Connect) -> None:
-        """Subscribe to a model, leave it, or make a link anew."""
+        """Make a link anew, or go by a list of the revoked."""
         match effect:
-            case SubscribeModel():
-                self._subscribe(effect)
-            case UnsubscribeModel():
-                if (link := self._link_of(effect.edge)) is not None:
-                    link.unsubscribe(topics.model(self._site, effect.edge, effect.digest))
             case TakeRevocations(crl=crl):
                 self._shell.spawn(self._shell.take_revocations(crl), "revocations")
             case Relink():
@@ -68,22 +62,6 @@ class BrokerLinks:
             case Greet():
                 topic = topics.agent_to_all(self._site, self._shell.id, kind(effect.hello))
                 self._shell.publish(effect.link, topic, effect.hello)
-
-    def _link_of(self, edge: str) -> Link | None:
-        return self._shell.links.get(self._core.sessions.link_of(edge))
-
-    def _subscribe(self, effect: SubscribeModel) -> None:
-        link = self._link_of(effect.edge)
-        if link is None:
-            return
-
-        def answered(future: "asyncio.Future[None]") -> None:
-            if not future.cancelled():
-                ok = not isinstance(future.exception(), SubscribeRefusedError)
-                self._shell.receive(Subscribed(effect.edge, effect.digest, ok=ok))
-
-        topic = topics.model(self._site, effect.edge, effect.digest)
-        link.subscribe(topic).add_done_callback(answered)
 
     def _renew(self, name: str) -> None:
         broker = self._brokers.get(name)

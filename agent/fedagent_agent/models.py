@@ -56,13 +56,14 @@ class ModelsCache:
         return frozenset(self._have)
 
     def write(self, digest: str, offset: int, data: bytes) -> None:
-        """Take a chunk whose length was checked; `OSError` as in `open`."""
+        """Take chunks whose length was checked; `OSError` as in `open`."""
         if self._coming is None or self._coming[0] != digest:
             return
-        if len(data) == self._coming[1].size and not self._to_disk:
+        layout = self._coming[1]
+        if len(data) == layout.size and not self._to_disk:
             self._small[digest] = data
             return
-        self._have.add(offset // self._coming[1].chunk_bytes)
+        self._have.update(layout.check(offset // layout.chunk_bytes, len(data)))
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         with os.fdopen(os.open(self._part(digest), flags, 0o600), "wb") as file:
             file.seek(offset)

@@ -125,11 +125,11 @@ class AgentStore:
             effect = replace(effect, offset=self.books.offset(self._stream), once=once)
         self._submit(effect)
 
-    def complete(self, message: AnyMessage) -> AnyMessage:
-        """Return an offer with chunk 0, or a chunk with its data; `ChunkError`: it is gone."""
+    def complete(self, message: AnyMessage, nbytes: int) -> AnyMessage:
+        """Return an offer or a chunk with bytes of the update; `ChunkError`: it is gone."""
         assert isinstance(message, UpdateOffer | Chunk)
         index = message.index if isinstance(message, Chunk) else 0
-        data = self.books.chunk(message.run, message.round, message.digest, index)
+        data = self.books.piece(message.run, message.round, message.digest, index, nbytes)
         if data is None:
             raise ChunkError("the update is gone")
         if isinstance(message, Chunk):

@@ -264,7 +264,7 @@ class RunStore:
         self._status = structs.replace(self._status, others=others)
         write_run_status(self._folder, self._status)
 
-    def complete(self, message: AnyMessage) -> AnyMessage:
+    def complete(self, message: AnyMessage, nbytes: int) -> AnyMessage:
         """Return a message with its piece of the global model, or with the head of the ledger.
 
         Raises:
@@ -272,21 +272,18 @@ class RunStore:
         """
         match message:
             case GlobalModel():
-                first = self._piece(message.digest, 0, message.chunk_bytes)
-                return structs.replace(message, first=first)
+                return structs.replace(message, first=self._piece(message.digest, 0, nbytes))
             case Chunk():
-                data = self._piece(message.digest, message.index, CHUNK_BYTES)
+                data = self._piece(message.digest, message.index * CHUNK_BYTES, nbytes)
                 return structs.replace(message, data=data)
             case EdgeWelcome() | ReportReceipt():
                 return structs.replace(message, head=self.database.head)
             case _:
                 return message
 
-    def _piece(self, digest: str, index: int, chunk_bytes: int) -> bytes:
-        start = index * chunk_bytes
+    def _piece(self, digest: str, start: int, nbytes: int) -> bytes:
         try:
-            size = min(chunk_bytes, self.blobs.size(digest) - start)
-            return self.blobs.read(digest, start, size)
+            return self.blobs.read(digest, start, nbytes)
         except BlobMissingError as error:
             raise lost_model(digest, "missing") from error
 

@@ -24,7 +24,7 @@ from fedagent_node.site.credentials import read_joined
 from fedagent_node.site.enrolling import join_first, renew
 from fedagent_protocol import SOFTWARE, topics
 from fedagent_protocol.codec import Direction
-from fedagent_protocol.messages import PROTOCOL_VERSION, Chunk, EdgeHello, kind
+from fedagent_protocol.messages import PROTOCOL_VERSION, EdgeHello, kind
 
 from .config import EdgeConfig
 from .core.effects import COORDINATOR, LAN, WAN
@@ -224,12 +224,10 @@ def _after(candidates: list[BrokerAddress], current: BrokerAddress | None) -> Br
 
 
 def route(site: str, edge: str, send: Send) -> tuple[str, str]:
-    """Return the link and the topic of a message; a broadcast is a chunk or the beacon."""
+    """Return the link and the topic of a message; the beacon is for everybody."""
     message = send.message
     if send.to == COORDINATOR:
         return WAN, topics.edge_up(site, edge, kind(message))
     if send.to != EVERYBODY:
         return LAN, topics.agent_down(site, send.to, edge, kind(message))
-    if isinstance(message, Chunk):
-        return LAN, topics.model(site, edge, message.digest)
     return LAN, topics.edge_beacon(site, edge)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +78,8 @@ from .core.exchange import MAX_MODEL_BYTES
 from .core.weighing import Weighing, weighing_of
 from .spool import Journal, Place, Spool, try_room
 
+KEPT_PIECES = 8
+"""Pieces of models that are kept in memory, of up to 256 KiB each."""
 KEPT_MODELS = 3
 """The last that the edge held."""
 _LOST = (DigestError, BlobMissingError, OSError)
@@ -136,6 +138,8 @@ class EdgeStore:
         self._counters = counters
         self._checkpoint = checkpoint
         self._models = BlobStore(directory / "models", max_bytes=MAX_MODEL_BYTES)
+        # Several agents get the same piece within moments.
+        self._read = lru_cache(maxsize=KEPT_PIECES)(self._models.read)
         self._small: dict[str, bytes] = {}
         """Models that the journal has, with the memory that names them."""
         self._held: list[str] = []
@@ -216,28 +220,26 @@ class EdgeStore:
         """Close the journal. Idempotent."""
         self._journal.close()
 
-    def complete(self, message: AnyMessage) -> AnyMessage:
+    def complete(self, message: AnyMessage, nbytes: int) -> AnyMessage:
         """Return a chunk of a model with its data, or an order with all of its model."""
         if isinstance(message, TrainOrder):
-            return replace(message, first=self._piece(message.model, 0))
+            return replace(message, first=self._piece(message.model, 0, nbytes))
         assert isinstance(message, Chunk)
-        return replace(message, data=self._piece(message.digest, message.index))
+        return replace(message, data=self._piece(message.digest, message.index, nbytes))
 
     def _model(self, digest: str) -> bytes:
         small = self._small.get(digest)
         return self._models.get(digest) if small is None else small
 
-    def _piece(self, digest: str, index: int) -> bytes:
-        small = self._small.get(digest)
+    def _piece(self, digest: str, index: int, nbytes: int) -> bytes:
+        small, start = self._small.get(digest), index * self._chunk_bytes
+        if small is not None:
+            return small[start : start + nbytes]
         try:
-            size = self._models.size(digest) if small is None else len(small)
-            start, stop = Layout(size, self._chunk_bytes).span(index)
-            if small is not None:
-                return small[start:stop]
-            data = self._models.read(digest, start, stop - start)
-        except (*_LOST, ProtocolError) as error:
+            data = self._read(digest, start, nbytes)
+        except _LOST as error:
             raise self._lost(digest, str(error)) from error
-        if len(data) != stop - start:
+        if len(data) != nbytes:
             raise self._lost(digest, "its file was cut off")
         return data
 
@@ -405,7 +407,7 @@ class EdgeStore:
         if at_work.at_once and digest:
             self._small[digest] = fresh
         self._checkpoint("edge.aggregated")
-        first = fresh[: self._chunk_bytes]
+        first = fresh[: Layout(len(fresh), self._chunk_bytes).first_bytes()] if fresh else b""
         return Committed(commit.run, commit.round, digest, len(fresh), first, weight=weight)
 
     def _finish(self, finish: FinishModel) -> Input:

@@ -87,8 +87,8 @@ class Store(Protocol):
     def job(self, effect: RunJob) -> Job | None:
         """Prepare a job; None where its result comes with the next `flush`."""
 
-    def complete(self, message: AnyMessage) -> AnyMessage:
-        """Return a message with the bytes that the store keeps, or raise `ContentLostError`."""
+    def complete(self, message: AnyMessage, nbytes: int) -> AnyMessage:
+        """Return a message with bytes that the store keeps, or raise `ContentLostError`."""
 
     def flush(self) -> Iterable[Input]:
         """Make durable what waits since the last flush; return the results."""
@@ -164,8 +164,7 @@ class Driver:
     ) -> None:
         """Take in what came on a topic, until `flush`; foreign bytes are only counted."""
         try:
-            # A model has a topic of its own, which nobody will ask for again.
-            where = topics.parse(topic) if "/model/" in topic else _parse(topic)
+            where = _parse(topic)
             to = getattr(where, _RECEIVERS[direction], "")
             if where.direction is not direction or to not in ("", self._me):
                 self.core.counters[TopicError.reason] += 1
@@ -286,7 +285,8 @@ class Driver:
     def _send(self, send: Send) -> Input | None:
         try:
             if send.stored:
-                send = replace(send, message=self.store.complete(send.message), stored=False)
+                message = self.store.complete(send.message, send.stored)
+                send = replace(send, message=message, stored=0)
             sent = self._links.send(send)
         except ContentLostError as error:
             return error.lost

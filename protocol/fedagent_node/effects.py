@@ -67,8 +67,8 @@ class Send(Effect, frozen=True):
 
     to: str  # id of the receiver, or `EVERYBODY`; empty for an edge's coordinator
     message: AnyMessage
-    stored: bool = False
-    """The store completes the message with bytes that it keeps (`Store.complete`)."""
+    stored: int = 0
+    """The store completes the message with so many bytes that it keeps (`Store.complete`)."""
 
 
 class Write(Effect, frozen=True):

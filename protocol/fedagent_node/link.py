@@ -220,14 +220,6 @@ class Link:
             self._write()
         return future
 
-    def unsubscribe(self, *filters: str) -> None:
-        """Forget filters, here and at the broker."""
-        for each in filters:
-            self._wanted.pop(each, None)
-        if self._up and filters:
-            self._client.unsubscribe(list(filters))
-            self._write()
-
     # ------------------------------------------------------- connect and serve
 
     async def _run(self) -> None:

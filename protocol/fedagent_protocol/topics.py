@@ -7,7 +7,6 @@
     fedagent/3/{site}/a/{agent}/up/gone              its will, to the same
     fedagent/3/{site}/a/{agent}/down/{edge}/{kind}   edge -> agent
     fedagent/3/{site}/e/{edge}/beacon                edge's heartbeat to agents
-    fedagent/3/{site}/e/{edge}/model/{digest}        model chunks, published once
     fedagent/3/{site}/e/{edge}/up/{kind}             edge -> coordinator
     fedagent/3/{site}/e/{edge}/down/{kind}           coordinator -> edge
     fedagent/3/{site}/c/{coordinator}/beacon         coordinator's heartbeat to edges
@@ -69,11 +68,6 @@ def edge_beacon(site: str, edge: str) -> str:
     return f"{ROOT}/{site}/e/{edge}/beacon"
 
 
-def model(site: str, edge: str, digest: str) -> str:
-    """Return the topic on which an edge publishes one model's chunks."""
-    return f"{ROOT}/{site}/e/{edge}/model/{digest}"
-
-
 def edge_up(site: str, edge: str, kind: str) -> str:
     """Return the topic on which an edge speaks to the coordinator."""
     return f"{ROOT}/{site}/e/{edge}/up/{kind}"
@@ -90,7 +84,7 @@ def coordinator_beacon(site: str, coordinator: str) -> str:
 
 
 def agent_filters(site: str, agent: str) -> tuple[str, ...]:
-    """Return what an agent subscribes to on every broker, models aside."""
+    """Return what an agent subscribes to on every broker."""
     return (f"{ROOT}/{site}/a/{agent}/down/#", f"fedagent/+/{site}/e/+/beacon")
 
 
@@ -135,8 +129,6 @@ def _parsed(parts: list[str]) -> Topic | None:
             return Topic(site, Direction.EDGE_TO_AGENT, kind, edge=edge, agent=agent)
         case [site, "e", edge, "beacon"]:
             return Topic(site, Direction.EDGE_TO_AGENT, "edge-beacon", edge=edge)
-        case [site, "e", edge, "model", _digest]:
-            return Topic(site, Direction.EDGE_TO_AGENT, "chunk", edge=edge)
         case [site, "e", edge, "up", kind]:
             return Topic(site, Direction.EDGE_TO_COORDINATOR, kind, edge=edge)
         case [site, "e", edge, "down", kind]:

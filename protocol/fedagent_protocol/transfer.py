@@ -1,8 +1,8 @@
 """Chunked, resumable, idempotent transfer under credit that the receiver grants.
 
-The receiver authorises exact chunks with `Need`; the sender sends those and no others. So a
-broker's queue never holds more than the credit that is out: unwindowed QoS 1 loses messages
-at the broker's queue limit.
+The receiver authorises exact chunks with `Need`, about two seconds of its link ahead of what it
+has; the sender sends those and no others. So what waits at a broker for one receiver delays its
+other messages by no more, and delays nobody else.
 """
 
 from collections import deque
@@ -11,12 +11,22 @@ from dataclasses import dataclass, field
 from .errors import ChunkError, OversizeError
 from .messages import MAX_CHUNK_BYTES, MAX_CHUNKS
 
-FIRST_RETRY_S = 1.5
+PIECE_BYTES = 256 * 1024
+"""Most that one message carries, of chunks that follow each other."""
+WINDOW_BYTES = 4 * PIECE_BYTES
+"""Most that is authorised and has not come; a sender honours no more at a time."""
+PIECE_S = 1.0
+AHEAD_S = 2.0
+"""How long a message takes on a slow link, and all that is authorised."""
+FIRST_RATE = 32 * 1024
+LEAST_RATE = 8 * 1024
+"""Bytes per second: what any link is believed to carry at first, and at last."""
+PATIENCE = 4.0
+LEAST_PATIENCE_S = 2.0
+LONGEST_PATIENCE_S = 60.0
+"""After so many times what a message takes it is asked for again."""
 LONGEST_RETRY_S = 15.0
-LONGEST_CHUNK_S = 60.0
-"""No chunk is given longer than this on the word of the one before it."""
-CREDIT_WINDOW = 8
-"""Most chunks that a sender honours at a time of one receiver: no receiver has a larger window."""
+"""How far repeated requests lie apart where a message takes no longer."""
 
 RangeList = tuple[tuple[int, int], ...]
 
@@ -39,54 +49,84 @@ class Layout:
         """Number of chunks."""
         return -(-self.size // self.chunk_bytes)
 
-    def span(self, index: int) -> tuple[int, int]:
-        """Return the byte range of a chunk; raises `ChunkError` if there is none."""
-        if not 0 <= index < self.count:
-            raise ChunkError(f"chunk {index} of {self.count}")
-        start = index * self.chunk_bytes
-        return start, min(start + self.chunk_bytes, self.size)
+    def chunks_in(self, nbytes: float) -> int:
+        """Return how many chunks fit into so many bytes, at least one."""
+        return max(1, int(nbytes // self.chunk_bytes))
 
-    def check(self, index: int, length: int) -> int:
-        """Return the offset of a chunk that came, or raise `ChunkError`."""
-        start, stop = self.span(index)
-        if length != stop - start:
-            raise ChunkError(f"chunk {index} has {length} bytes, not {stop - start}")
-        return start
+    def first_bytes(self, most: float = PIECE_BYTES) -> int:
+        """Return the length of a first message that is no longer than this, or one chunk."""
+        return min(self.size, self.chunks_in(min(most, PIECE_BYTES)) * self.chunk_bytes)
+
+    def span(self, start: int, stop: int | None = None) -> tuple[int, int]:
+        """Return the byte range of a chunk, or of several; raises `ChunkError` if there is none."""
+        stop = start + 1 if stop is None else stop
+        if not 0 <= start < stop <= self.count:
+            raise ChunkError(f"chunks {start} to {stop} of {self.count}")
+        return start * self.chunk_bytes, min(stop * self.chunk_bytes, self.size)
+
+    def check(self, index: int, length: int) -> range:
+        """Return the chunks that a message holds from `index` on, or raise `ChunkError`."""
+        stop = index - (-length // self.chunk_bytes)
+        begin, end = self.span(index, stop)
+        if length != end - begin:
+            raise ChunkError(f"{length} bytes from chunk {index} on, not {end - begin}")
+        return range(index, stop)
 
 
-def to_ranges(indices: list[int]) -> RangeList:
-    """Return sorted indices as half-open ranges."""
+def to_ranges(indices: list[int], most: int = MAX_CHUNKS) -> RangeList:
+    """Return sorted indices as half-open ranges of at most so many."""
     ranges: list[tuple[int, int]] = []
     for index in indices:
-        if ranges and ranges[-1][1] == index:
+        if ranges and ranges[-1][1] == index and index - ranges[-1][0] < most:
             ranges[-1] = (ranges[-1][0], index + 1)
         else:
             ranges.append((index, index + 1))
     return tuple(ranges)
 
 
-def _first(ranges: RangeList, count: int, most: int) -> dict[int, None]:
-    """Return the first few of the chunks in ranges, in their order and each once."""
-    found: dict[int, None] = {}
-    for start, stop in ranges:
-        for index in range(start, min(stop, count)):
-            if len(found) == most:
-                return found
-            found[index] = None
-    return found
+@dataclass(slots=True)
+class Pace:
+    """What a link has shown to carry in one direction, in bytes per second, over all transfers.
+
+    What it seems to carry beyond that is believed step by step: the first bytes of a burst fit into
+    buffers, however slow the link is.
+    """
+
+    rate: float = FIRST_RATE
+
+    @property
+    def piece_bytes(self) -> float:
+        """Most that one message should carry."""
+        return min(PIECE_BYTES, PIECE_S * self.rate)
+
+    @property
+    def window_bytes(self) -> float:
+        """Most that should be under way."""
+        return min(WINDOW_BYTES, AHEAD_S * self.rate)
+
+    def slow_down(self) -> None:
+        """Believe half of it: nothing came in time."""
+        self.rate = max(LEAST_RATE, self.rate / 2)
+
+    def note(self, nbytes: int, seconds: float) -> None:
+        """Add what went over it."""
+        seen = nbytes / max(seconds, 1e-4)
+        self.rate = max(LEAST_RATE, min(seen, 2 * self.rate))
 
 
 @dataclass(slots=True)
 class Receiver:
-    """The receiving end of one object, of which it may `have` chunks already."""
+    """The receiving end of one object, of which it may `have` chunks already, over a link."""
 
     layout: Layout
-    window: int = 4  # most chunks that are authorised and have not come
+    pace: Pace = field(default_factory=Pace)
     have: set[int] = field(default_factory=set)
     _outstanding: dict[int, None] = field(default_factory=dict)
     _cursor: int = 0
-    _waiting_since: float = 0.0
-    _patience_s: float = FIRST_RETRY_S
+    _moved_at: float = 0.0  # when something came, or was asked for last
+    _repeats: int = 0  # how often in a row nothing came
+    _asked_at: float = 0.0
+    _came: int = 0  # bytes since then
 
     @property
     def complete(self) -> bool:
@@ -99,47 +139,74 @@ class Receiver:
         return len(self._outstanding)
 
     def accept(self, index: int, length: int, now: float) -> bool:
-        """Note a chunk; False if it was here already. Raises `ChunkError` if it does not fit."""
-        self.layout.check(index, length)
-        self._outstanding.pop(index, None)
-        if index in self.have:
-            return False
-        self.have.add(index)
-        # A link that needs long for one chunk must not be asked twice for the next.
-        took = now - self._waiting_since
-        self._patience_s = min(LONGEST_CHUNK_S, max(FIRST_RETRY_S, 4.0 * took))
-        self._waiting_since = now
-        return True
+        """Note chunks; False if they were here already. Raises `ChunkError` if they do not fit."""
+        chunks = self.layout.check(index, length)
+        fresh = not self.have.issuperset(chunks)
+        self.have.update(chunks)
+        if any(chunk in self._outstanding for chunk in chunks):
+            self._came += length
+        for chunk in chunks:
+            self._outstanding.pop(chunk, None)
+        if fresh:
+            self._moved_at, self._repeats = now, 0
+        if self.complete:
+            self._measure(now)
+        return fresh
 
     def ask(self, now: float, *, allowance: int | None = None) -> RangeList:
-        """Return the chunks to authorise now; `allowance` limits the new ones.
+        """Return the chunks to authorise now, a range for each message.
 
-        New credit goes out when half the window is free, so that a transfer costs one `Need`
-        per half window. Outstanding chunks are asked for again, ever more patiently.
+        New credit goes out when half the window is free; `allowance` limits it. Outstanding chunks
+        are asked for again, ever more patiently.
         """
-        if self._outstanding and now - self._waiting_since >= self._patience_s:
-            self._waiting_since = now
-            self._patience_s = min(self._patience_s * 2, max(LONGEST_RETRY_S, self._patience_s))
-            return to_ranges(sorted(self._outstanding))
-        room = self.window - len(self._outstanding)
-        if room * 2 < self.window:
+        if self.due is not None and now >= self.due:
+            self._moved_at, self._repeats = now, self._repeats + 1
+            # What comes now may be of either request: that is no measurement.
+            self._came, self._asked_at = 0, now
+            self.pace.slow_down()
+            return self._pieces(sorted(self._outstanding))
+        if 2 * self.outstanding > self._window:
             return ()
+        self._measure(now)
+        room = max(0, self._window - self.outstanding)
         fresh = self._next(room if allowance is None else min(room, allowance))
         if fresh and not self._outstanding:
-            self._waiting_since = now
+            self._moved_at = now
         self._outstanding.update(dict.fromkeys(fresh))
-        return to_ranges(fresh)
+        return self._pieces(fresh)
 
     def forget_credit(self) -> None:
         """Take all credit back: the sender or the link is gone."""
         self._outstanding.clear()
-        self._cursor = 0
-        self._patience_s = FIRST_RETRY_S
+        self._cursor = self._repeats = self._came = 0
+
+    @property
+    def stalled(self) -> bool:
+        """Whether nothing came although it was asked for again."""
+        return self._repeats > 0
 
     @property
     def due(self) -> float | None:
         """When `ask` should be called although nothing came; None if never."""
-        return self._waiting_since + self._patience_s if self._outstanding else None
+        if not self._outstanding:
+            return None
+        nbytes = max(self.pace.piece_bytes, min(self.layout.chunk_bytes, self.layout.size))
+        patience = max(LEAST_PATIENCE_S, PATIENCE * nbytes / self.pace.rate)
+        patience = min(LONGEST_PATIENCE_S, patience)
+        later = min(patience * (1 << self._repeats), LONGEST_RETRY_S)
+        return self._moved_at + max(patience, later)
+
+    @property
+    def _window(self) -> int:
+        return max(1, round(self.pace.window_bytes / self.layout.chunk_bytes))
+
+    def _pieces(self, indices: list[int]) -> RangeList:
+        return to_ranges(indices, self.layout.chunks_in(self.pace.piece_bytes))
+
+    def _measure(self, now: float) -> None:
+        if self._came:
+            self.pace.note(self._came, now - self._asked_at)
+        self._came, self._asked_at = 0, now
 
     def _next(self, most: int) -> list[int]:
         fresh: list[int] = []
@@ -157,32 +224,50 @@ class Sender:
     """The sending end of one object to one receiver."""
 
     layout: Layout
-    _queue: dict[int, None] = field(default_factory=dict)
+    _queue: deque[tuple[int, int]] = field(default_factory=deque)
     _sent: set[int] = field(default_factory=set)
-
-    def authorise(self, ranges: RangeList, *, link_idle: bool) -> None:
-        """Take credit. Chunks already sent go again only over an idle link.
-
-        Else a chunk that is asked for again is most likely under way. Credit beyond
-        `CREDIT_WINDOW` is ignored: who wants the rest asks again.
-        """
-        for index in _first(ranges, self.layout.count, CREDIT_WINDOW):
-            if len(self._queue) < CREDIT_WINDOW and (link_idle or index not in self._sent):
-                self._queue[index] = None
-
-    def next(self) -> int | None:
-        """Return the next chunk to send, or None when no credit is left."""
-        if not self._queue:
-            return None
-        index = next(iter(self._queue))
-        del self._queue[index]
-        self._sent.add(index)
-        return index
 
     @property
     def pending(self) -> int:
         """Authorised chunks that were not handed to the link yet."""
-        return len(self._queue)
+        return sum(stop - start for start, stop in self._queue)
+
+    def authorise(
+        self, ranges: RangeList, *, link_idle: bool, most_bytes: int = WINDOW_BYTES
+    ) -> None:
+        """Take credit. Chunks already sent go again only over an idle link.
+
+        Else a chunk that is asked for again is most likely under way. Credit beyond `most_bytes`
+        is ignored: who wants the rest asks again.
+        """
+        known = {index for start, stop in self._queue for index in range(start, stop)}
+        room = self.layout.chunks_in(most_bytes) - len(known) if most_bytes > 0 else 0
+        if not link_idle:
+            known |= self._sent
+        asked: set[int] = set()
+        for start, stop in ranges:
+            near = range(start, min(stop, start + room, self.layout.count))
+            fresh = [index for index in near if index not in asked][: room - len(asked)]
+            asked.update(fresh)
+            self._queue.extend(to_ranges([index for index in fresh if index not in known]))
+
+    def first(self, most_bytes: float) -> int:
+        """Return the length of the first message, which goes out unasked."""
+        length = self.layout.first_bytes(most_bytes)
+        self._sent.update(self.layout.check(0, length))
+        return length
+
+    def next(self, most_bytes: float = PIECE_BYTES) -> tuple[int, int] | None:
+        """Return index and length of the next message; None without credit."""
+        if not self._queue:
+            return None
+        start, end = self._queue.popleft()
+        stop = min(end, start + self.layout.chunks_in(min(most_bytes, PIECE_BYTES)))
+        if stop < end:
+            self._queue.appendleft((stop, end))
+        self._sent.update(range(start, stop))
+        begin, end = self.layout.span(start, stop)
+        return start, end - begin
 
 
 @dataclass(slots=True)
@@ -193,93 +278,15 @@ class CreditPool:
     used_bytes: int = 0
 
     def chunks(self, chunk_bytes: int) -> int:
-        """Return how many chunks of this size may be authorised now.
+        """Return how many chunks of this size may be authorised now, none for less than a message.
 
         One chunk is always possible when the pool is idle, however small it is.
         """
+        free = self.limit_bytes - self.used_bytes
         if self.used_bytes == 0:
-            return max(1, self.limit_bytes // chunk_bytes)
-        return max(0, (self.limit_bytes - self.used_bytes) // chunk_bytes)
+            return max(1, free // chunk_bytes)
+        return free // chunk_bytes if free >= min(PIECE_BYTES, self.limit_bytes // 2) else 0
 
     def take(self, nbytes: int) -> None:
         """Note credit given; less than 0 is used up, or taken back."""
         self.used_bytes += nbytes
-
-
-@dataclass(slots=True)
-class Broadcast:
-    """Publishing one object once to several receivers at the pace of their credit.
-
-    The pointer moves to a chunk when every receiver has authorised it or needs only later ones.
-    One that asks for nothing ahead of it for `stall_s` no longer holds the others up; what is asked
-    for behind the pointer goes to the receiver alone. Of each receiver `CREDIT_WINDOW` chunks are
-    honoured: one that authorises everything moves the pointer no further than an honest one.
-    """
-
-    layout: Layout
-    stall_s: float = 0.5
-    position: int = 0
-    _credit: dict[str, dict[int, None]] = field(default_factory=dict)
-    _heard: dict[str, float] = field(default_factory=dict)
-    _sent: dict[str, deque[float]] = field(default_factory=dict)
-
-    def authorise(
-        self, receiver: str, ranges: RangeList, now: float, *, asked_at: float | None = None
-    ) -> list[int]:
-        """Take credit; return the chunks behind the pointer, to be sent to it alone.
-
-        `asked_at` is when the credit was read: it says nothing of chunks that went out since, so
-        these take room in the receiver's window, and many requests at once give no more than one.
-        """
-        read_at = now if asked_at is None else asked_at
-        room = CREDIT_WINDOW - sum(at >= read_at for at in self._sent.get(receiver, ()))
-        asked = _first(ranges, self.layout.count, room)
-        behind = [index for index in asked if index < self.position]
-        # Who began again asks for other chunks: what is wanted now goes before what was.
-        ahead = {index: None for index in asked if index >= self.position}
-        ahead |= self._credit.get(receiver, {})
-        self._credit[receiver] = dict.fromkeys(list(ahead)[: room - len(behind)])
-        # Who only asks for what went out, or for what is not there, holds nobody up for ever.
-        if receiver not in self._heard or self._credit[receiver]:
-            self._heard[receiver] = now
-        return behind
-
-    def sent(self, receiver: str, now: float) -> None:
-        """Note that a chunk went out on this receiver's credit."""
-        self._sent.setdefault(receiver, deque(maxlen=CREDIT_WINDOW)).append(now)
-
-    @property
-    def held_up(self) -> bool:
-        """Whether chunks are authorised that were not published."""
-        return any(self._credit.values())
-
-    def leave(self, receiver: str) -> None:
-        """Forget a receiver that is done or gone."""
-        self._credit.pop(receiver, None)
-        self._heard.pop(receiver, None)
-        self._sent.pop(receiver, None)
-
-    def next(self, now: float) -> int | None:
-        """Return the next chunk to publish to all, or None to wait."""
-        if self.position >= self.layout.count or not self._credit:
-            return None
-        wanted = False
-        for receiver, ahead in self._credit.items():
-            if self.position in ahead:
-                wanted = True
-            elif now - self._heard[receiver] < self.stall_s and not (
-                ahead and min(ahead) > self.position
-            ):
-                return None
-        if not wanted:
-            waiting = [min(ahead) for ahead in self._credit.values() if ahead]
-            if not waiting:
-                return None
-            self.position = min(waiting)
-        index = self.position
-        for receiver, ahead in self._credit.items():
-            if index in ahead:
-                del ahead[index]
-                self.sent(receiver, now)
-        self.position += 1
-        return index

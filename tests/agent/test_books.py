@@ -87,6 +87,7 @@ def test_needs_after_a_restart_are_served_from_disk_and_a_lost_file_is_forgotten
     offer = edge.round(1, BIG)
     edge.restart(EDGE)
     edge.say(m.Need(run=RUN, round=1, digest=offer.digest, ranges=((0, 2),)))
+    edge.later(1.0)
     assert digest_of(b"".join(chunk.data for chunk in edge.said(m.Chunk))) == offer.digest
     for path in (tmp_path / "outbox").glob("*.update"):
         path.unlink()

@@ -10,7 +10,6 @@ from msgspec import structs
 
 from fedagent_agent import books
 from fedagent_agent.core.device import Readings
-from fedagent_agent.core.effects import SubscribeModel
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.core.worklog import WorkLog
 from fedagent_agent.trainer.frames import Evaluate, Evaluated, Train
@@ -322,7 +321,7 @@ def test_one_edge_is_told_and_others_that_it_was(summed: HandEdge) -> None:
     assert [line.text for line in lines] == [
         "sends the statistics of its 50 samples before round 1"
     ]
-    assert not summed.jobs(SubscribeModel), "the model is of no use for it"
+    assert not summed.said(m.Need), "the model is of no use for it"
     assert len(summed.jobs(Evaluate)) == 1
 
 

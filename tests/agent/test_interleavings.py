@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import structs
 
-from fedagent_agent.core.effects import Subscribed, SubscribeModel
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.trainer.frames import Cancel, Evaluate, Open, Train
 from fedagent_node.effects import LinkDown, LinkUp, Revoked, Send
@@ -52,8 +51,6 @@ class UnderFire(RuleBasedStateMachine):
         limits = PrivacySettings(max_epsilon=1.0, total_epsilon=TOTAL)
         folder = Path(self.folder.name)
         self.edge = HandEdge(folder, chunk_bytes=PIECE, task=TASKS[0], privacy=limits)
-        self.subscribed: set[tuple[str, str]] = set()
-        self.subscriptions: list[SubscribeModel] = []
         self.opening: list[Open] = []
         self.training: dict[int, tuple[Train, Order]] = {}
         self.trainings: Counter[Order] = Counter()
@@ -85,8 +82,6 @@ class UnderFire(RuleBasedStateMachine):
         """Check each effect as it comes."""
         for effect in outward:
             match effect:
-                case SubscribeModel():
-                    self.subscriptions.append(effect)
                 case Open():
                     self.opening.append(effect)
                 case Send():
@@ -116,26 +111,18 @@ class UnderFire(RuleBasedStateMachine):
             case m.UpdateOffer():
                 self.answers[of].add("update")
                 assert of not in self.receipted, "offered again after its receipt"
-                assert message.first in (b"", UPDATE[:PIECE])
+                assert UPDATE.startswith(message.first)
             case m.Chunk():
-                assert self.credit[message.digest, message.index] > 0, "a chunk without credit"
-                start, stop = Layout(len(UPDATE), PIECE).span(message.index)
-                assert message.data == UPDATE[start:stop]
-            case m.Need(ranges=ranges) if ranges:
-                assert (name, message.digest) in self.subscribed
+                chunks = Layout(len(UPDATE), PIECE).check(message.index, len(message.data))
+                for index in chunks:
+                    assert self.credit[message.digest, index] > 0, "a chunk without credit"
+                assert UPDATE[PIECE * message.index :].startswith(message.data)
             case m.Opinion():
                 assert of in self.called
                 if message.samples:
                     self.told[message.run, message.round].add(message)
 
     # ------------------------------------------------------------------- rules
-
-    @precondition(lambda self: self.subscriptions)
-    @rule()
-    def suback(self) -> None:
-        sub = self.subscriptions.pop(0)
-        self.subscribed.add((sub.edge, sub.digest))
-        self.take(self.edge.take(Subscribed(sub.edge, sub.digest)))
 
     @precondition(lambda self: self.edge.said(m.TaskNeed))
     @rule(name=EDGES)
@@ -249,8 +236,7 @@ class UnderFire(RuleBasedStateMachine):
     def kill(self) -> None:
         answered = {(key.edge, *key.rank) for key in self.edge.store.books.survived().answered}
         self.edge.restart()
-        self.subscriptions, self.opening, self.evaluating, self.training = [], [], {}, {}
-        self.subscribed.clear()
+        self.opening, self.evaluating, self.training = [], {}, {}
         # What was not answered with an update may be trained again, or be answered otherwise.
         self.trainings = Counter(
             {order: n for order, n in self.trainings.items() if order in answered}

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
 from fedagent_agent.core.tasks import PREPARE_S
 from fedagent_agent.trainer.frames import Open
 from fedagent_protocol import messages as m
@@ -52,8 +51,6 @@ def named(edge: HandEdge, name: str = EDGE) -> None:
 def body(edge: HandEdge, name: str = EDGE) -> None:
     told = m.TaskBody(run=RUN, digest=DIGEST, body=BODY, chunk_bytes=PIECE)
     edge.say(told, edge=name)
-    if edge.jobs(SubscribeModel):
-        edge.take(Subscribed(name, digest_of(ONCE)))
 
 
 def piece(index: int, data: bytes | None = None) -> m.Chunk:
@@ -73,13 +70,12 @@ def given(edge: HandEdge, *indices: int, name: str = EDGE) -> None:
 
 def test_the_stream_is_opened_with_the_file_once_it_is_whole(edge: HandEdge) -> None:
     named(edge)
-    assert asked(edge) == [0, 1, 2, 3]
+    assert asked(edge) == [0]
     given(edge, *range(COUNT - 1))
     assert not edge.jobs(Open)
     given(edge, COUNT - 1)
     (job,) = edge.jobs(Open)
     assert Path(job.once).read_bytes() == ONCE
-    assert edge.jobs(UnsubscribeModel) == [UnsubscribeModel(EDGE, digest_of(ONCE))]
 
 
 def test_a_damaged_file_is_declined(edge: HandEdge) -> None:

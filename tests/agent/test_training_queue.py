@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_agent.core.device import PriceSettings, Readings
-from fedagent_agent.core.effects import SubscribeModel, TrainerEnded
+from fedagent_agent.core.effects import TrainerEnded
 from fedagent_agent.trainer.frames import Cancel, Failed, Open, Train
 from fedagent_protocol import messages as m
 from fedagent_task.recipe.text import task_bytes, task_digest
@@ -37,9 +37,9 @@ def reasons(edge: HandEdge) -> list[tuple[int, m.DeclineReason]]:
 
 def test_a_model_that_is_here_is_not_fetched_again(edge: HandEdge) -> None:
     edge.round(1, MODEL)
-    subscriptions = len(edge.jobs(SubscribeModel))
+    needs = [need for need in edge.said(m.Need) if need.ranges]
     edge.serve(edge.order(2, MODEL), MODEL)
-    assert len(edge.jobs(SubscribeModel)) == subscriptions
+    assert [need for need in edge.said(m.Need) if need.ranges] == needs
     assert edge.said(m.UpdateOffer)[-1].round == 2
     assert len(edge.said(m.TaskNeed)) == 1, "nor is the task"
 

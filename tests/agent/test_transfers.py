@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
 from fedagent_agent.core.uploads import REPEAT_S
 from fedagent_agent.trainer.frames import Train
 from fedagent_node.effects import LinkDown, LinkUp
 from fedagent_protocol import messages as m
+from fedagent_protocol.transfer import PIECE_BYTES
 from tests.fakes.hand_edge import EDGE, LINK, REAL, RUN, HandEdge, digest_of, joined, model_of
 
 PIECE = 64 * 1024
@@ -31,9 +31,7 @@ def chunk(edge: HandEdge, model: bytes, index: int, **wrong: bytes) -> m.Chunk:
 
 def ordered(edge: HandEdge, model: bytes) -> None:
     """Order a round, hand out the task, and let the agent ask for the model."""
-    tasks = edge.order(1, model)
-    edge.serve([e for e in tasks if not isinstance(e, SubscribeModel)], model)
-    edge.take(Subscribed(EDGE, digest_of(model)))
+    edge.serve(edge.order(1, model), model, lacks=(digest_of(model),))
 
 
 def asked(edge: HandEdge) -> list[int]:
@@ -51,7 +49,6 @@ def test_a_model_comes_whole_whatever_the_order_of_its_chunks(edge: HandEdge) ->
     (offer,) = edge.said(m.UpdateOffer)
     assert offer.base == digest_of(model)
     assert edge.core.counters["chunk_twice"] == count - 1, "the last one ended it"
-    assert edge.jobs(UnsubscribeModel)
 
 
 def test_lost_chunks_are_asked_for_again_and_only_those(edge: HandEdge) -> None:
@@ -59,10 +56,11 @@ def test_lost_chunks_are_asked_for_again_and_only_those(edge: HandEdge) -> None:
     for index in (0, 2, 3):
         edge.say(chunk(edge, BIG, index))
     before = len(edge.said(m.Need))
-    edge.later(3.0)
+    edge.later(9.0)
     again = edge.said(m.Need)[before]
-    assert 1 in [i for start, stop in again.ranges for i in range(start, stop)]
-    assert not set(asked(edge)[-4:]) & {0, 2, 3}
+    wanted = {i for start, stop in again.ranges for i in range(start, stop)}
+    assert 1 in wanted
+    assert not wanted & {0, 2, 3}
 
 
 def test_a_model_that_is_not_what_it_is_called_is_declined(edge: HandEdge) -> None:
@@ -77,17 +75,15 @@ def test_a_model_that_is_not_what_it_is_called_is_declined(edge: HandEdge) -> No
     assert edge.said(m.UpdateOffer)[-1].round == 2
 
 
-def test_after_a_reconnect_the_topic_is_subscribed_anew_and_credit_renewed(edge: HandEdge) -> None:
+def test_after_a_reconnect_credit_is_renewed(edge: HandEdge) -> None:
     ordered(edge, BIG)
     edge.say(chunk(edge, BIG, 0))
     edge.take(LinkDown(LINK))
     edge.now += 1
     edge.take(LinkUp(LINK))
     out = edge.say(m.Welcome(edge=EDGE))
-    assert edge.jobs(SubscribeModel, out)
-    out = edge.take(Subscribed(EDGE, digest_of(BIG)))
     (need,) = edge.said(m.Need, out)
-    assert need.ranges == ((1, 5),)
+    assert need.ranges[0] == (1, 2)
 
 
 def test_a_transfer_of_many_chunks_measures_the_download(edge: HandEdge) -> None:
@@ -110,6 +106,7 @@ def uploader(tmp_path: Path) -> HandEdge:
     """An agent with an update of twenty chunks that was just offered."""
     edge = joined(tmp_path, chunk_bytes=PIECE, task=REAL)
     edge.serve(edge.order(1, SMALL), SMALL)
+    edge.core.sessions[EDGE].measured.up.rate = 1e9
     edge.train(edge.jobs(Train)[0], BODY)
     return edge
 
@@ -123,11 +120,11 @@ def need(offer: m.UpdateOffer, *ranges: tuple[int, int]) -> m.Need:
 
 def test_chunks_follow_the_edges_credit_and_are_the_update(uploader: HandEdge) -> None:
     (offer,) = uploader.said(m.UpdateOffer)
-    assert offer.first == BODY[:PIECE]
-    for start in range(1, 20, 2):
-        uploader.say(need(offer, (start, min(start + 2, 20))))
+    assert offer.first == BODY[: 4 * PIECE]
+    for start in range(4, 20, 2):
+        uploader.say(need(offer, (start, start + 2)))
     chunks = uploader.said(m.Chunk)
-    assert [c.index for c in chunks] == list(range(1, 20))
+    assert [c.index for c in chunks] == list(range(4, 20, 2))
     assert offer.first + b"".join(c.data for c in chunks) == BODY
     uploader.now += 2.0
     uploader.receipt(offer)
@@ -135,17 +132,27 @@ def test_chunks_follow_the_edges_credit_and_are_the_update(uploader: HandEdge) -
     assert rate == pytest.approx(8 * len(BODY) / 2.0)
 
 
-def test_the_link_is_never_handed_more_than_two_chunks(uploader: HandEdge) -> None:
+def test_the_link_is_never_handed_more_than_two_messages(uploader: HandEdge) -> None:
     (offer,) = uploader.said(m.UpdateOffer)
-    uploader.pending = PIECE
-    uploader.say(need(offer, (1, 5)))
-    assert [c.index for c in uploader.said(m.Chunk)] == [1]
-    uploader.pending = 2 * PIECE
+    uploader.pending = PIECE_BYTES
+    uploader.say(need(offer, (4, 8), (8, 12)))
+    assert [c.index for c in uploader.said(m.Chunk)] == [4]
+    uploader.pending = 2 * PIECE_BYTES
     uploader.later(0.5)
-    assert [c.index for c in uploader.said(m.Chunk)] == [1]
+    assert [c.index for c in uploader.said(m.Chunk)] == [4]
     uploader.pending = 0
     uploader.later(0.2)
-    assert [c.index for c in uploader.said(m.Chunk)][:3] == [1, 2, 3]
+    assert [c.index for c in uploader.said(m.Chunk)] == [4, 8]
+
+
+def test_messages_are_as_long_as_the_link_carries_in_a_second(uploader: HandEdge) -> None:
+    (offer,) = uploader.said(m.UpdateOffer)
+    uploader.core.sessions[EDGE].measured.up.rate = PIECE
+    uploader.say(need(offer, (4, 8)))
+    sizes = [len(c.data) for c in uploader.said(m.Chunk)]
+    assert sizes == [2 * PIECE, 2 * PIECE], (
+        "what went out at once makes it believe in twice as much"
+    )
 
 
 def test_the_offer_is_repeated_until_the_receipt(uploader: HandEdge) -> None:

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -107,7 +108,7 @@ class Site:
         return structs.replace(call, signed=word.sign(made))
 
     def serve(
-        self, out: list[Outward], task: TaskSpec, claim: m.TaskClaim | None, **at: str
+        self, out: list[Outward], task: TaskSpec, claim: m.TaskClaim | None, **at: Any
     ) -> None:
         """Be an edge that hands out a task, with this word on it, and the model."""
         self.edge.serve(out, MODEL, task=task, claim=claim, **at)

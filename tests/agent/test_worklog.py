@@ -60,6 +60,20 @@ def test_no_round_is_untold_and_no_minute_has_many_lines() -> None:
         assert every_s < LINE_S or len(lines) == count + 1, "slow rounds are told one by one"
 
 
+def test_work_that_a_later_round_goes_on_with_is_one_line_at_its_end() -> None:
+    log = WorkLog()
+    later = Emit("update", {**update(3).fields, "made_in": 2})
+    (line,) = play(
+        log, [(0, JOINED), (1, training(2)), (2, update(2)), (3, later), (9, receipt(3))]
+    )[1:]
+    assert line.text == (
+        f"round 2 of {TASK} at hall: trained 0.31 s on 50 samples, gone on with in round 3, in time"
+    )
+    given_up = Emit("abandoned", {"round": 4, "edge": EDGE, "reason": "give_up"})
+    (line,) = play(log, [(20, given_up)])
+    assert line.text == "round 4 at hall: unfinished: the round ended first"
+
+
 def test_a_lasting_reason_to_decline_is_one_warning() -> None:
     log = WorkLog()
     why = "schema", "stream: has 12 features; the task wants 64"

@@ -4,6 +4,7 @@ A namespace lives as long as the process that holds it, which ends with this one
 nothing else; others get a user namespace, where the kernel allows that.
 """
 
+import json
 import os
 import re
 import shutil
@@ -136,9 +137,11 @@ class Terminal:
 class Machine:
     """One computer with a LAN card: a home, a folder to type in, what is on its PATH."""
 
-    def __init__(self, space: Space | None, folder: Path) -> None:
+    def __init__(
+        self, space: Space | None, folder: Path, cable: tuple[Space, str] | None = None
+    ) -> None:
         self._address = folder.name
-        self._space = space
+        self._space, self._cable = space, cable
         self._enter = space.enter if space is not None else []
         self._folder = folder
         self.home = self.cwd = folder / "home"
@@ -170,6 +173,21 @@ class Machine:
         assert self._space is not None
         verb = "add" if state == "up" else "del"
         self._space.ip("addr", verb, f"{self._address}/24", "dev", "e0")
+
+    def carries(self, rate: str) -> None:
+        """Let its cable carry so much each way, as `tc` writes it."""
+        assert self._space is not None
+        assert self._cable is not None
+        for space, port in ((self._space, "e0"), self._cable):
+            limit = f"tc qdisc add dev {port} root tbf rate {rate} burst 32kb latency 400ms"
+            subprocess.run([*space.enter, *limit.split()], check=True)
+
+    @property
+    def received(self) -> int:
+        """Bytes that came over its cable, with their headers."""
+        show = [*self._enter, "ip", "-s", "-j", "link", "show", "e0"]
+        (card,) = json.loads(subprocess.run(show, check=True, capture_output=True).stdout)
+        return int(card["stats64"]["rx"]["bytes"])
 
     def ends(self) -> None:
         """Press Ctrl-C in every terminal, the newest first; each ends in good order."""
@@ -235,7 +253,7 @@ def lan(folder: Path, *addresses: str, routed: bool = False) -> Iterator[list[Ma
                 switch.sets(f"conf/{port}/proxy_arp")
             else:
                 switch.ip("link", "set", port, "master", "br0")
-            machines.append(Machine(space, folder / address))
+            machines.append(Machine(space, folder / address, (switch, port)))
         stack.callback(_kill_all, machines)
         yield machines
 

@@ -136,6 +136,8 @@ class ToyAgent:
         elif before is None or before.model != work.model:
             self._pull, self._parts = Receiver(Layout(work.size, work.chunk_bytes)), {}
             self._ask(work.model, f)
+        elif self._pull is not None:
+            self._pull.forget_credit()
 
     def _ask(self, model: str, f: "Field") -> None:
         work = self._work
@@ -194,9 +196,10 @@ class ToyAgent:
             return
         assert self.body is not None
         self._sender.authorise(need.ranges, link_idle=True)
-        while (index := self._sender.next()) is not None:
-            start, stop = self._sender.layout.span(index)
-            data = self.body[start:stop]
+        while (found := self._sender.next()) is not None:
+            index, nbytes = found
+            start = index * self.chunk_bytes
+            data = self.body[start : start + nbytes]
             run, number = self.offer.run, self.offer.round
             chunk = m.Chunk(run=run, round=number, digest=need.digest, index=index, data=data)
             f.to_edge(self.id, chunk)
@@ -225,7 +228,6 @@ class Field:
     notes: list[Warn] = field(default_factory=list)
     receipt_reports: bool = True
     job_delay_s: float = 0.0
-    broadcasts: int = 0
     edge: Driver = field(init=False)
     core: EdgeCore = field(init=False)
     _queue: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
@@ -298,10 +300,6 @@ class Field:
             self._up(cast("m.EdgeToCoordinator", message))
         elif to != EVERYBODY:
             self._down(to, cast("m.EdgeToAgent", message))
-        elif isinstance(message, m.Chunk):
-            self.broadcasts += 1
-            for agent in self.agents:
-                self._down(agent, message)
         return True
 
     def change(self, effect: Connect) -> None:

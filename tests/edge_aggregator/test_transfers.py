@@ -77,19 +77,6 @@ def test_a_sender_that_stalls_holds_up_nobody_and_may_come_back(tmp_path: Path) 
     assert field.run_until_report(max_s=60).used == 4
 
 
-def test_the_model_goes_out_once_and_only_to_those_who_need_it(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 5, size=100_000)
-    field.order(assignments=tuple(m.Assignment(agent=f"a{i}") for i in range(4)))
-    field.run_until_report()
-    chunks = -(-len(field.model) // field.chunk_bytes)
-    assert field.broadcasts == chunks
-    before = field.broadcasts
-    field.order(2)
-    field.run_until_report(2)
-    assert field.broadcasts == 2 * chunks, "a new round has a new model"
-    assert before == chunks
-
-
 @pytest.mark.parametrize(
     "farewell", [m.Decline(run=RUN, round=1, reason=m.DeclineReason.LOAD), m.Bye()]
 )

@@ -246,14 +246,14 @@ class Field(Played):
         self.blobs[digest_of(data)] = data
         return fx.Merged(effect.round, digest_of(data), {})
 
-    def complete(self, message: m.AnyMessage) -> m.AnyMessage:
+    def complete(self, message: m.AnyMessage, nbytes: int) -> m.AnyMessage:
         """Put in the bytes of a model."""
         match message:
             case m.GlobalModel():
-                return structs.replace(message, first=self.blobs[message.digest][:1024])
+                return structs.replace(message, first=self.blobs[message.digest][:nbytes])
             case m.Chunk():
-                start = 1024 * message.index
-                data = self.blobs[message.digest][start : start + 1024]
+                start = m.CHUNK_BYTES * message.index
+                data = self.blobs[message.digest][start : start + nbytes]
                 return structs.replace(message, data=data)
             case _:
                 return message

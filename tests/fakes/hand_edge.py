@@ -11,7 +11,7 @@ from msgspec import structs
 
 from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.device import PriceSettings, Readings
-from fedagent_agent.core.effects import Measured, Subscribed, SubscribeModel
+from fedagent_agent.core.effects import Measured
 from fedagent_agent.core.vouching import Voucher
 from fedagent_agent.store import TrainerRequest, open_agent
 from fedagent_agent.trainer import frames as fr
@@ -101,13 +101,13 @@ def served(
         )
     elif isinstance(message, m.Need) and (model := models.get(message.digest)) is not None:
         layout = Layout(len(model), chunk_bytes)
-        for index in (i for start, stop in message.ranges for i in range(start, stop)):
-            first, last = layout.span(index)
+        for start, stop in message.ranges:
+            first, last = layout.span(start, stop)
             yield m.Chunk(
                 run=run,
                 round=message.round,
                 digest=message.digest,
-                index=index,
+                index=start,
                 data=model[first:last],
             )
 
@@ -256,17 +256,20 @@ class HandEdge:
         edge: str = "",
         task: TaskSpec | None = None,
         claim: m.TaskClaim | None = None,
+        lacks: tuple[str, ...] = (),
     ) -> None:
-        """Answer what the agent asks for, or asks one edge for, until it asks no more."""
+        """Answer what the agent asks for, or asks one edge for, until it asks no more.
+
+        Models that it `lacks` are not served.
+        """
         todo = list(outward)
         while todo:
             effect = todo.pop(0)
-            if isinstance(effect, SubscribeModel):
-                todo += self.take(Subscribed(effect.edge, effect.digest))
-            elif isinstance(effect, fr.Open):
+            if isinstance(effect, fr.Open):
                 todo += self.opened(effect)
             elif isinstance(effect, Send) and effect.to == (edge or effect.to):
                 models = {getattr(effect.message, "digest", ""): model, **self.models}
+                models = {digest: one for digest, one in models.items() if digest not in lacks}
                 told = (task or self.task, models, self.chunk_bytes, run, claim)
                 for answer in served(effect.message, *told):
                     todo += self.say(answer, edge=edge)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from fedagent_protocol import messages as m
 from fedagent_protocol.columns import Columns, pack
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
-from fedagent_protocol.transfer import Layout, Receiver, Sender
+from fedagent_protocol.transfer import PIECE_BYTES, Layout, Receiver, Sender
 from fedagent_task.moments import Moments
 
 
@@ -283,7 +283,7 @@ class ToyEdge:
             chunk_bytes=self.chunk_bytes,
             used=used,
             weight=sum(outcome.weight for outcome in outcomes),
-            first=self.model[: self.chunk_bytes] if order.want_model else b"",
+            first=self.model[:PIECE_BYTES] if order.want_model else b"",
             timing_ms=self.timing_ms,
         )
         self._report_at = now
@@ -325,16 +325,11 @@ class ToyEdge:
         sender = self._senders.setdefault(need.digest, Sender(layout))
         sender.authorise(need.ranges, link_idle=True)
         out: list[m.EdgeToCoordinator] = []
-        while (index := sender.next()) is not None:
-            start, stop = layout.span(index)
-            out.append(
-                m.Chunk(
-                    run=self.run,
-                    digest=need.digest,
-                    index=index,
-                    data=self.model[start:stop],
-                )
-            )
+        while (found := sender.next()) is not None:
+            index, nbytes = found
+            start = index * self.chunk_bytes
+            data = self.model[start : start + nbytes]
+            out.append(m.Chunk(run=self.run, digest=need.digest, index=index, data=data))
         return out
 
 

@@ -19,7 +19,6 @@ def test_topics_parse_back(site: str, one: str, two: str) -> None:
     down = topics.parse(topics.agent_down(site, one, two, "order"))
     assert (down.agent, down.edge, down.direction) == (one, two, Direction.EDGE_TO_AGENT)
     assert topics.parse(topics.edge_beacon(site, one)).edge == one
-    assert topics.parse(topics.model(site, one, "ab" * 32)).kind == "chunk"
     assert topics.parse(topics.edge_up(site, one, "report")).direction is (
         Direction.EDGE_TO_COORDINATOR
     )

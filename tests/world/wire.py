@@ -51,7 +51,7 @@ class Wire(Network):
             node.network = wire
         return wire
 
-    def send(self, broker: str, member: str, topic: str, payload: bytes) -> None:
+    def send(self, broker: str, member: str, topic: str, payload: bytes, *, by: str = "") -> None:
         """Keep a message, and send it or what a liar says in its place."""
         parsed = topics.parse(topic)
         direction = parsed.direction
@@ -67,7 +67,7 @@ class Wire(Network):
             self.sent.append(Sent(self.kernel.now, sender, member, said))
             self._keep(said)
             bytes_ = payload if said is message else encode(said)
-            super().send(broker, member, topic, bytes_)
+            super().send(broker, member, topic, bytes_, by=by)
 
     def _arrive(self, broker: str, member: str, topic: str, payload: bytes) -> None:
         if member in self._members.get(broker, {}) and broker not in self.down:
@@ -98,5 +98,10 @@ class Wire(Network):
 
     def blob(self, digest: str) -> bytes | None:
         """Return a model or an update that went over the wire whole."""
-        body = b"".join(part for _, part in sorted(self.blobs.get(digest, {}).items()))
-        return body if digest_of(body) == digest else None
+        for chunk_bytes in (1024, m.CHUNK_BYTES):
+            body = bytearray()
+            for index, part in sorted(self.blobs.get(digest, {}).items()):
+                body[index * chunk_bytes : index * chunk_bytes + len(part)] = part
+            if digest_of(body) == digest:
+                return bytes(body)
+        return None

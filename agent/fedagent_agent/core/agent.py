@@ -79,7 +79,6 @@ from .effects import (
     Stopping,
     StoreOpinion,
     StoreUpdate,
-    Subscribed,
     Survived,
     Timer,
     TrainerEnded,
@@ -191,9 +190,7 @@ class AgentCore:
             Revoked: self._on_revoked,
             TrainerEnded: self._on_trainer_ended,
             **dict.fromkeys((Opened, Trained, Masked, Evaluated, Failed), self._on_reply),
-            Subscribed: self._on_model,
-            ModelOpened: self._on_model,
-            ModelFinished: self._on_model,
+            **dict.fromkeys((ModelOpened, ModelFinished), self._on_model),
             Stopping: lambda event, _: sessions.end(event.reason),
             UpdateStored: self._on_stored,
             OpinionStored: lambda event, now: self.evaluator.stored(event.answer, now),
@@ -264,7 +261,7 @@ class AgentCore:
         effects += self.uploads.reconnected(edge, now)
         for one in self._downloads():
             if one.key.edge == edge:
-                effects += one.resume()
+                effects += one.resume(now)
         return effects + self._probe(session, now)
 
     @property
@@ -284,7 +281,8 @@ class AgentCore:
         effects, accepted = self.queue.order(key, order, session, now)
         if accepted:
             session.wake()
-            return [*self.evaluator.make_room(), *self.uploads.end_others(key), *effects]
+            self.evaluator.make_room()
+            return [*self.uploads.end_others(key), *effects]
         if self.queue.outranked(key):
             # Its orders and our rounds do not fit together: its welcome says where it is.
             effects += self.sessions.hello(session, now)
@@ -357,20 +355,15 @@ class AgentCore:
         self.device.cold, self._samples = True, {}
         return self.sessions.measured(now)
 
-    def _on_model(
-        self, event: Subscribed | ModelOpened | ModelFinished, now: float
-    ) -> list[Effect]:
+    def _on_model(self, event: ModelOpened | ModelFinished, now: float) -> list[Effect]:
         fetch, effects = self._loading(event.digest), list[Effect]()
         if fetch is not None:
-            match event:
-                case Subscribed():
-                    effects = fetch.subscribed(event, now)
-                case ModelOpened():
-                    effects = fetch.opened(event, now)
-                case ModelFinished():
-                    session = self.sessions.get(fetch.key.edge)
-                    link = session.measured if session is not None else None
-                    effects = fetch.finished(event, link, now)
+            session = self.sessions.get(fetch.key.edge)
+            link = session.measured if session is not None else None
+            if isinstance(event, ModelOpened):
+                effects = fetch.opened(event, link, now)
+            else:
+                effects = fetch.finished(event, link, now)
         return effects + self._go_on(now)
 
     def _on_reply(self, reply: Reply, now: float) -> list[Effect]:
@@ -448,8 +441,9 @@ class AgentCore:
         return effects + self.queue.go_on(now) + self.evaluator.go_on(now)
 
     def _lose(self, session: Session, now: float) -> list[Effect]:  # noqa: ARG002 - a timer
-        effects = self.sessions.lose(session) + self._tasks.lost(session.edge)
-        return effects + self.evaluator.lost(session.edge)
+        self._tasks.lost(session.edge)
+        self.evaluator.lost(session.edge)
+        return self.sessions.lose(session)
 
     def _downloads(self) -> Iterator[Download]:
         for one in (self.evaluator.fetch, self.queue.fetch, self._tasks.once):

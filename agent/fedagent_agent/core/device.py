@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from fedagent_protocol.messages import MAX_MICRO, ContextReport
 from fedagent_protocol.option import Option
+from fedagent_protocol.transfer import Pace
 
 MICRO = 1_000_000
 Credits = Annotated[float, Meta(ge=0, le=1e6)]
@@ -90,6 +91,8 @@ class LinkQuality:
     upload_bps: float | None = None
     rtt_s: float | None = None
     position: tuple[float, float] | None = None  # x and y in kilometres
+    down: Pace = field(default_factory=Pace)
+    up: Pace = field(default_factory=Pace)
 
     def note_download(self, nbytes: int, seconds: float) -> None:
         """Add a measured download."""

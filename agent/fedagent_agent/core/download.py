@@ -7,22 +7,12 @@ from dataclasses import dataclass
 from fedagent_node.effects import Effect, ModelFinished, Send, WriteModel
 from fedagent_protocol.errors import ChunkError
 from fedagent_protocol.messages import MAX_CHUNKS, Chunk, Need, OpinionCall, TrainOrder
-from fedagent_protocol.transfer import Layout, RangeList, Receiver
+from fedagent_protocol.transfer import Layout, Pace, RangeList, Receiver
 
 from .device import LinkQuality
-from .effects import (
-    FinishModel,
-    Key,
-    ModelOpened,
-    OpenModel,
-    Subscribed,
-    SubscribeModel,
-    Timer,
-    UnsubscribeModel,
-)
+from .effects import FinishModel, Key, ModelOpened, OpenModel, Timer
 
 MAX_MODEL_BYTES = 512 << 20
-WINDOW = 4
 
 
 @dataclass(slots=True)
@@ -42,7 +32,6 @@ class Download:
     problem: str = ""
     loading: bool = False
     _receiver: Receiver | None = None
-    _listening: bool = False
     _first_at: float = 0.0
     _first_bytes: int = 0
     _got: int = 0
@@ -60,29 +49,20 @@ class Download:
         self.loading = True
         return [OpenModel(self.digest, self.size, self.chunk_bytes, once=self.once)]
 
-    def opened(self, event: ModelOpened, now: float) -> list[Effect]:
-        """Go and get the chunks that are not here."""
+    def opened(self, event: ModelOpened, link: LinkQuality | None, now: float) -> list[Effect]:
+        """Go and get the chunks that are not here, at the pace of the link."""
         if event.have is None:
             self.loading, self.whole_at = False, now
             return []
         layout = Layout(self.size, self.chunk_bytes)
-        self._receiver = Receiver(layout, window=WINDOW, have=set(event.have))
+        pace = link.down if link is not None else Pace()
+        self._receiver = Receiver(layout, pace, set(event.have))
         if self._receiver.complete:
             return [FinishModel(self.digest)]
         first, self.first = self.first, b""
-        if len(first) == self.size <= self.chunk_bytes:
+        if len(first) == self.size:
             self._receiver.accept(0, self.size, now)
             return [WriteModel(self.digest, 0, first), FinishModel(self.digest)]
-        return [SubscribeModel(self.key.edge, self.digest)]
-
-    def subscribed(self, event: Subscribed, now: float) -> list[Effect]:
-        """Ask for chunks, which can come now."""
-        if event.edge != self.key.edge:
-            return []
-        if not event.ok:
-            self.problem = "the broker refused the subscription to the model"
-            return []
-        self._listening = True
         return self._ask(now)
 
     def receive(self, chunk: Chunk, now: float) -> list[Effect]:
@@ -100,7 +80,7 @@ class Download:
         offset = chunk.index * self.chunk_bytes
         effects: list[Effect] = [WriteModel(self.digest, offset, chunk.data)]
         if receiver.complete:
-            return [*effects, *self._unsubscribe(), FinishModel(self.digest)]
+            return [*effects, FinishModel(self.digest)]
         return effects + self._ask(now)
 
     def finished(self, event: ModelFinished, link: LinkQuality | None, now: float) -> list[Effect]:
@@ -120,43 +100,38 @@ class Download:
         """Tell the edge that nothing needs to be sent, once that is so."""
         return [self._need(())] if self.whole_at is not None else []
 
-    def pause(self) -> list[Effect]:
+    def pause(self) -> None:
         """Let go of the network; `begin` goes on with what is on disk."""
-        effects = self._unsubscribe() if self.loading else []
         self.loading, self._receiver, self._got = False, None, 0
-        return effects
 
-    def resume(self) -> list[Effect]:
-        """Ask again for what may be lost, perhaps on a new link."""
-        receiver = self._lacking()
-        if receiver is None:
-            return []
-        self._listening = False
-        receiver.forget_credit()
-        return [SubscribeModel(self.key.edge, self.digest)]
+    def resume(self, now: float) -> list[Effect]:
+        """Ask again for what was lost with a link, or with the edge's process."""
+        if (receiver := self._lacking()) is not None:
+            receiver.forget_credit()
+        return self._ask(now)
 
     def go_on(self, key: Key, now: float) -> list[Effect]:
-        """Go on for a later round, which gives new credit."""
+        """Go on for a later round; what was on its way still comes."""
         self.key = key
         receiver = self._lacking()
         if receiver is None:
             self.answers = True
             return []
-        receiver.forget_credit()
+        if receiver.stalled:
+            receiver.forget_credit()
         return self._ask(now)
 
     def timers(self) -> Iterator[Timer]:
         """Ask again for what did not come."""
-        due = self._receiver.due if self._receiver is not None and self._listening else None
-        if due is not None:
-            yield due, self._ask
+        if (receiver := self._lacking()) is not None and receiver.due is not None:
+            yield receiver.due, self._ask
 
     def _lacking(self) -> Receiver | None:
         receiver = self._receiver if self.loading else None
         return receiver if receiver is not None and not receiver.complete else None
 
     def _ask(self, now: float) -> list[Effect]:
-        receiver = self._lacking() if self._listening else None
+        receiver = self._lacking()
         ranges = receiver.ask(now) if receiver is not None else ()
         return [self._need(ranges)] if ranges else []
 
@@ -165,12 +140,6 @@ class Download:
         run, number = self.key.rank
         need = Need(run=run, round=number, digest=self.digest, ranges=ranges)
         return Send(self.key.edge, need)
-
-    def _unsubscribe(self) -> list[Effect]:
-        if not self._listening and self._receiver is None:
-            return []
-        self._listening = False
-        return [UnsubscribeModel(self.key.edge, self.digest)]
 
 
 def fits(size: int, chunk_bytes: int) -> bool:

@@ -104,20 +104,6 @@ class Survived:
 # ------------------------------------------------------------------- the links
 
 
-class SubscribeModel(Connect, frozen=True):
-    """Subscribe to a model's topic on the link to an edge; results in `Subscribed`."""
-
-    edge: str
-    digest: str
-
-
-class UnsubscribeModel(Connect, frozen=True):
-    """Leave a model's topic."""
-
-    edge: str
-    digest: str
-
-
 class Relink(Connect, frozen=True):
     """Make a link anew on which nothing is heard although it claims to be up."""
 
@@ -129,14 +115,6 @@ class Greet(Connect, frozen=True):
 
     link: str
     hello: Hello
-
-
-class Subscribed(Input, frozen=True):
-    """The broker's answer to `SubscribeModel`."""
-
-    edge: str
-    digest: str
-    ok: bool = True
 
 
 class EdgesFound(Input, frozen=True):

@@ -115,9 +115,9 @@ class Evaluator:
         if hindrance := self._hindrance(session, call, newest):
             self._counters[hindrance] += 1
             return []
-        effects = self._stop("superseded")
+        self._stop("superseded")
         session.run = call.run
-        return effects + self._begin(edge, call, known, now)
+        return self._begin(edge, call, known, now)
 
     def _begin(
         self, edge: str, call: OpinionCall, known: OpinionAnswer | None, now: float
@@ -219,8 +219,9 @@ class Evaluator:
         return self._give(pending, OpinionAnswer(opinion, pending.call.mode), now)
 
     def _give(self, pending: PendingEvaluation, answer: OpinionAnswer, now: float) -> list[Effect]:
-        effects = self._end(pending)
+        self._end(pending)
         self._remember(answer)
+        effects: list[Effect] = []
         opinion = answer.opinion
         for edge, call in pending.askers.items():
             effects += self._reply(edge, call, answer, now)
@@ -303,47 +304,52 @@ class Evaluator:
         spent = self.spent.get(pending.key.run, 0.0)
         return self._limits.objection(spec, mode, spent=spent, ever=self.ever)
 
-    def make_room(self) -> list[Effect]:
+    def make_room(self) -> None:
         """Let the model of an order that was taken come in first, and drop another task's call."""
         pending, active = self.pending, self._queue.active_order
         if pending is None or active is None:
-            return []
+            return
         if active.order.task != pending.call.task:
-            return self._stop("outranked")
-        return pending.fetch.pause()
+            self._stop("outranked")
+        else:
+            pending.fetch.pause()
 
     # ------------------------------------------------------------------- time
 
-    def lost(self, edge: str) -> list[Effect]:
+    def lost(self, edge: str) -> None:
         """Let go of what only this edge could get or give: the session with it is over."""
         for key, answer in list(self._answers.items()):
             if answer.edge == edge:
                 del self._answers[key]
         pending = self.pending
-        if pending is None or pending.askers.pop(edge, None) is None:
-            return []
-        # Another edge that asked repeats its call, and is followed then.
-        return self._stop("lost") if pending.key.edge == edge else []
+        if pending is None or edge not in pending.askers:
+            return
+        del pending.askers[edge]
+        if pending.key.edge == edge:
+            # Another edge that asked repeats its call, and is followed then.
+            self._stop("lost")
 
     def timers(self) -> Iterator[Timer]:
         """Give up a call that is over, or look again at what has arrived."""
         pending = self.pending
         if pending is not None:
-            yield pending.until, lambda _: self._stop("late")
+            yield pending.until, self._too_late
             if pending.job is None and pending.look_at:
                 yield pending.look_at, self.go_on
 
-    def _stop(self, reason: str) -> list[Effect]:
-        """Let go of the call under way without an answer."""
-        if self.pending is None:
-            return []
-        self._counters[f"opinion_{reason}"] += 1
-        return self._end(self.pending)
+    def _too_late(self, now: float) -> list[Effect]:  # noqa: ARG002 - as all timers
+        self._stop("late")
+        return []
 
-    def _end(self, pending: PendingEvaluation) -> list[Effect]:
+    def _stop(self, reason: str) -> None:
+        """Let go of the call under way without an answer."""
+        if self.pending is not None:
+            self._counters[f"opinion_{reason}"] += 1
+            self._end(self.pending)
+
+    def _end(self, pending: PendingEvaluation) -> None:
         self.pending = None
         self._jobs.drop(pending.job)
-        return pending.fetch.pause()
 
 
 def _is_of(call: OpinionCall, model: str, mode: OpinionMode) -> bool:

@@ -147,14 +147,14 @@ class Tasks:
         """
         if not self._vouching.stands(key, digest, now):
             return self._ask(digest, key, now)
-        task, effects = self._replace(digest)
+        task = self._take_place(digest)
         if task.state is _State.WANTED:
-            return effects + self._ask(digest, key, now)
+            return self._ask(digest, key, now)
         # A trainer that died is started again at once; a stream must be fixed first.
         patience = 0.0 if task.reason is DeclineReason.ERROR else OPEN_AGAIN_S
         if task.state is _State.REFUSED and now >= task.refused_at + patience:
             return self._open(task, now)
-        return effects
+        return []
 
     def refusal(self, key: Key, task: str, now: float) -> str:
         """Return why an edge's word on a task was refused, as long as it is not asked again."""
@@ -169,13 +169,11 @@ class Tasks:
         ask.at, ask.refusal = now, ""
         return [Send(key.edge, TaskNeed(run=key.run, round=key.round, digest=digest))]
 
-    def _replace(self, digest: str) -> tuple[Task, list[Effect]]:
-        task, effects = self._task, list[Effect]()
-        if task is None or task.digest != digest:
-            effects = task.once.pause() if task is not None and task.once is not None else []
-            task = self._task = Task(digest)
+    def _take_place(self, digest: str) -> Task:
+        if self._task is None or self._task.digest != digest:
+            self._task = Task(digest)
             self._device.cold = True
-        return task, effects
+        return self._task
 
     def receive(self, edge: str, message: TaskBody, now: float, *, busy: bool) -> list[Effect]:
         """Take the task that was asked for.
@@ -195,7 +193,7 @@ class Tasks:
                 text = f"task {digest[:12]} of run {key.run[:8]} refused: {ask.refusal}"
                 effects = self._vouching.warn(edge, text)
             elif not busy:
-                effects = self._replace(digest)[1]
+                self._take_place(digest)
         if (task := self._in(_State.WANTED, digest)) is not None and not ask.refusal:
             if hashlib.sha256(message.body).hexdigest() != digest:
                 self._counters["digest_mismatch"] += 1
@@ -310,16 +308,14 @@ class Tasks:
             return []
         if once.problem:
             self._refuse(task, f"model.once: {once.problem}", DeclineReason.LOAD, now)
-            return once.pause()
+            return []
         return [] if once.whole_at is None else self._open_stream(task)
 
-    def lost(self, edge: str) -> list[Effect]:
+    def lost(self, edge: str) -> None:
         """Get the task again, of whichever edge names it: this one is gone."""
         task, once = self._task, self.once
-        if task is None or once is None or once.key.edge != edge:
-            return []
-        task.state = _State.WANTED
-        return once.pause()
+        if task is not None and once is not None and once.key.edge == edge:
+            task.state = _State.WANTED
 
     def _refuse(self, task: Task, detail: str, reason: DeclineReason, now: float) -> None:
         task.state, task.refused_at = _State.REFUSED, now

@@ -42,6 +42,9 @@ ANSWER_S = 0.5
 """An update that is made sooner is the answer to its order; else the edge hears that it has it."""
 KEPT_S = 60.0
 """How long work goes on after its round, until an order wants it."""
+PROGRESS_S = 10.0
+"""A model of which something came in so many seconds is not given up: what says that its round is
+over, and that its work is wanted, comes after it."""
 
 
 class OrderStage(Enum):
@@ -269,7 +272,7 @@ class TrainingQueue:
 
     def _stop(self, active: ActiveOrder) -> list[Effect]:
         self.active_order = None
-        effects = active.fetch.pause()
+        effects: list[Effect] = []
         if active.job is not None:
             self._jobs.drop(active.job)
             effects.append(Cancel(job=active.job))
@@ -437,8 +440,11 @@ class TrainingQueue:
         """Give up an order that is over, or make the update that took its time."""
         active = self.active_order
         if active is not None:
-            yield active.give_up_at, lambda _: self._abandon(active, "give_up")
-            if active.fetch.answers and active.fetch.whole_at is not None:
-                yield active.answer_at, lambda _: active.fetch.acknowledge()
+            until, fetch = active.give_up_at, active.fetch
+            if fetch.loading:
+                until = max(until, fetch.moved_at + PROGRESS_S)
+            yield until, lambda _: self._abandon(active, "give_up")
+            if fetch.answers and fetch.whole_at is not None:
+                yield active.answer_at, lambda _: fetch.acknowledge()
         if active is self.active_order and active is not None and active.stage is OrderStage.IDLING:
             yield active.idle_until, partial(self._make_idle_update, active)

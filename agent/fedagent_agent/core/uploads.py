@@ -9,7 +9,7 @@ from msgspec import structs
 
 from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import Chunk, ContextReport, Need, Receipt, TrainOrder
-from fedagent_protocol.transfer import Layout, Sender
+from fedagent_protocol.transfer import PIECE_BYTES, Layout, Pace, Sender
 
 from .effects import CarryUpdate, DropUpdate, Key, PendingUpdate, Timer, UpdateStored
 from .session import Session, Sessions
@@ -17,7 +17,7 @@ from .session import Session, Sessions
 REPEAT_S = 5.0
 """After so long without a sign of the edge an update is offered again."""
 AT_LINK = 2
-"""Chunks that the link may hold unacknowledged: more only delay other messages."""
+"""Messages that the link may hold unacknowledged: more only delay others."""
 FIRST_POLL_S = 0.004
 LONGEST_POLL_S = 0.1
 
@@ -34,6 +34,8 @@ class Upload:
     offered_at: float = 0.0
     _sender: Sender = field(init=False)
     _asked: bool = False
+    _at_link: int = 0  # bytes that the link held at a moment, with those that it got since
+    _since: float = 0.0
     _poll_s: float = FIRST_POLL_S
 
     def __post_init__(self) -> None:
@@ -45,8 +47,10 @@ class Upload:
         """Whether there is credit to use."""
         return self._sender.pending > 0
 
-    def offer(self, context: ContextReport | None, now: float, *, busy: bool) -> list[Effect]:
-        """Offer the update, with chunk 0 where that was granted and is not under way.
+    def offer(
+        self, context: ContextReport | None, pace: Pace, now: float, *, busy: bool
+    ) -> list[Effect]:
+        """Offer the update, with its first bytes where those were granted and are not under way.
 
         Over a `busy` link nothing is repeated: the last offer is most likely in it.
         """
@@ -56,30 +60,36 @@ class Upload:
         if not self.offers:
             self.offered_at = now
         self.offers += 1
-        first = self.update.credit > 0 and not self._asked
-        if first:
-            self._sender.authorise(((0, 1),), link_idle=True)
-            self._sender.next()
+        granted = self.update.credit > 0 and not self._asked
+        first = self._sender.first(pace.piece_bytes) if granted else 0
+        self._at_link, self._since = first, now
         offer = structs.replace(self.update.offer, context=context)
         return [Send(self.update.key.edge, offer, stored=first)]
 
-    def need(self, need: Need, at_link: int, now: float) -> list[Effect]:
+    def need(self, need: Need, at_link: int, pace: Pace, now: float) -> list[Effect]:
         """Take credit from the edge, and use it."""
         self._asked = True
         self.repeat_at = now + REPEAT_S
         self._sender.authorise(need.ranges, link_idle=at_link == 0)
-        return self.pump(at_link, now)
+        return self.pump(at_link, pace, now)
 
-    def pump(self, at_link: int, now: float) -> list[Effect]:
+    def pump(self, at_link: int, pace: Pace, now: float) -> list[Effect]:
         """Hand authorised chunks to a link with so many bytes in it, few at a time."""
         effects: list[Effect] = []
-        key, offer = self.update.key, self.update.offer
-        while self._sender.pending and at_link < AT_LINK * offer.chunk_bytes:
-            index = self._sender.next()
-            assert index is not None
-            chunk = Chunk(run=key.run, round=key.round, digest=offer.digest, index=index, data=b"")
-            effects.append(Send(key.edge, chunk, stored=True))
-            at_link += offer.chunk_bytes
+        went = self._at_link - at_link
+        if went > 0 and (at_link == 0 or went >= pace.piece_bytes):
+            pace.note(went, now - self._since)
+            self._at_link, self._since = at_link, now
+        piece = pace.piece_bytes
+        key, digest = self.update.key, self.update.offer.digest
+        while at_link < AT_LINK * piece and (found := self._sender.next(piece)) is not None:
+            index, nbytes = found
+            chunk = Chunk(run=key.run, round=key.round, digest=digest, index=index, data=b"")
+            effects.append(Send(key.edge, chunk, stored=nbytes))
+            if at_link == 0:
+                self._at_link, self._since = 0, now
+            at_link += nbytes
+            self._at_link += nbytes
         if effects:
             self._poll_s = FIRST_POLL_S
             self.repeat_at = now + REPEAT_S
@@ -115,6 +125,7 @@ class Uploads:
             "size": offer.size,
             "num_samples": offer.stats.num_samples,
             "lc_ms": offer.stats.lc_ms,
+            "made_in": offer.made_in,
         }
         return [*self._offer(upload, now), Emit("update", fields)]
 
@@ -140,7 +151,7 @@ class Uploads:
         if upload is None:
             self._counters["need_unknown"] += 1
             return []
-        return upload.need(need, self._at_link(session.edge), now)
+        return upload.need(need, self._at_link(session.edge), session.measured.up, now)
 
     def receipt(self, session: Session, receipt: Receipt, now: float) -> list[Effect]:
         """Forget an update that the edge receipts."""
@@ -151,7 +162,7 @@ class Uploads:
         self._counters[f"receipt_{receipt.status}"] += 1
         offer = upload.update.offer
         # A small update's time is the edge's disk, and a repeated one's is silence.
-        if upload.offers == 1 and offer.size > offer.chunk_bytes and not offer.made_in:
+        if upload.offers == 1 and offer.size > PIECE_BYTES and not offer.made_in:
             session.measured.note_upload(offer.size, now - upload.offered_at)
         fields = {
             "round": receipt.round,
@@ -192,9 +203,11 @@ class Uploads:
     def timers(self) -> Iterator[Timer]:
         """Go on with transfers, and repeat offers."""
         for key, upload in self.by_key.items():
-            if not upload.paused and self._sessions.open(key.edge):
+            session = self._sessions.open(key.edge)
+            if session is not None and not upload.paused:
                 if upload.waiting:
-                    yield upload.poll_at, partial(upload.pump, self._at_link(key.edge))
+                    at_link, up = self._at_link(key.edge), session.measured.up
+                    yield upload.poll_at, partial(upload.pump, at_link, up)
                 yield upload.repeat_at, partial(self._offer, upload)
 
     @property
@@ -209,7 +222,8 @@ class Uploads:
         if session is None:
             return []
         busy = upload.offers > 0 and self._at_link(edge) > 0
-        return upload.offer(self._sessions.news(session, now), now, busy=busy)
+        news = self._sessions.news(session, now)
+        return upload.offer(news, session.measured.up, now, busy=busy)
 
     def _of(self, edge: str, message: Need | Receipt) -> Upload | None:
         upload = self.by_key.get(Key(edge, message.run, message.round))

@@ -72,11 +72,18 @@ class WorkLog:
                 said = f"trained {seconds:.2g} s on {count} sample{'s' * (count != 1)}, "
                 self._rounds[edge, number] = begun + said
                 self._declined = ""
+            case "update" if data.get("made_in"):
+                # A later round goes on with it.
+                before = [key for key in self._rounds if key[0] == edge]
+                begun = self._rounds.pop(before[-1]) if before else f"round {data['made_in']}: "
+                self._rounds[edge, number] = f"{begun}gone on with in round {number}, "
             case "receipt":
                 reason = safe_text(data["reason"], limit=100)
                 end = _ENDS.get(ReceiptStatus(str(data["status"])), str(data["status"]))
                 return self._end(edge, number, end.format(reason=reason), now)
             case "abandoned":
+                where = f"round {number} at {self._edges.get(edge, edge[:8])}: "
+                self._rounds.setdefault((edge, number), where)
                 return self._end(edge, number, "unfinished: the round ended first", now)
             case "declined":
                 return self._decline(edge, number, event, now)

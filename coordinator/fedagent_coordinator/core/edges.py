@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.errors import ChunkError, MalformedError, safe_text
 from fedagent_protocol.messages import CHUNK_BYTES, Chunk, GlobalModel, Need, Revocations
-from fedagent_protocol.transfer import Layout, Sender
+from fedagent_protocol.transfer import Layout, Pace, Sender
 
 from .effects import Forget
 from .settings import Window
@@ -27,7 +27,6 @@ ASKS = 3
 """How often an edge is asked for a list of the revoked that we have not made."""
 ODD_ROUNDS = 3
 """A device that has just joined its site is known here a second later, and no stranger."""
-CHUNKS_AT_ONCE = 8
 MAX_SESSIONS = 20_000
 """How many agents one process of an edge names at most, as edges bound them."""
 MAX_CLIENTS = 5_000
@@ -69,6 +68,7 @@ class EdgeSession:
     window_weight: float = 0.0  # weight in its model since the last merge
     window_steps: float = 0.0  # mean steps of those updates, added over the rounds
     chunk_bytes: int = CHUNK_BYTES
+    pace: Pace = field(default_factory=Pace)  # at which its models come
     senders: dict[str, Sender] = field(default_factory=dict)  # by the digest that is sent
     rent: int | None = None  # micro-credits for aggregating one round; None until it named them
     live: bool = True
@@ -271,11 +271,9 @@ class GlobalModels:
             raise ChunkError(f"asked for chunks beyond {layout.count}")
         sender = edge.senders.setdefault(need.digest, Sender(layout))
         sender.authorise(need.ranges, link_idle=link_idle)
-        for _ in range(CHUNKS_AT_ONCE):
-            if (index := sender.next()) is None:
-                break
-            chunk = Chunk(run=self.run, digest=need.digest, index=index, data=b"")
-            self.do(Send(edge.id, chunk, stored=True))
+        while (found := sender.next()) is not None:
+            chunk = Chunk(run=self.run, digest=need.digest, index=found[0], data=b"")
+            self.do(Send(edge.id, chunk, stored=found[1]))
 
     def adopt(self, digest: str, round_: int, now: float) -> None:
         """Make this the global model after a round; offer it to those that lack it."""
@@ -311,4 +309,5 @@ class GlobalModels:
             chunk_bytes=self.chunk_bytes,
             first=b"",
         )
-        self.do(Send(edge.id, offer, stored=True))
+        first = Layout(self.size, self.chunk_bytes).first_bytes()
+        self.do(Send(edge.id, offer, stored=first))

@@ -56,11 +56,10 @@ class Merging(Phase):
             self._shares.append((edge.expected, share))
             if edge.expected not in {models.digest, *self._pulls}:
                 layout = Layout(models.size, edge.chunk_bytes)
-                pull = Pull(edge.id, edge.expected, Receiver(layout))
+                pull = Pull(edge.id, edge.expected, Receiver(layout, edge.pace))
                 self._pulls[pull.digest] = pull
                 first = self._firsts.get(edge.id, b"")
-                start, stop = layout.span(0)
-                if len(first) == stop - start:
+                if len(first) == layout.first_bytes():
                     self._take(pull, 0, first, now)
                 else:
                     self._need(pull, now)
@@ -166,8 +165,7 @@ class Merging(Phase):
         if not pull.receiver.accept(index, len(data), now):
             return
         layout = pull.receiver.layout
-        start, _ = layout.span(index)
-        self.run.do(WriteModel(pull.digest, start, data))
+        self.run.do(WriteModel(pull.digest, index * layout.chunk_bytes, data))
         if pull.receiver.complete:
             self.run.do(FinishModel(pull.digest, layout.size))
         else:

@@ -22,7 +22,7 @@ class DeviceCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
     address: str = ""
     software: str = ""
     reason: str = ""  # why it does not take part, and which edge says so
-    note: str = ""  # what is to be known of its samples, though it takes part
+    note: str = ""  # what is to be known of its samples or its link
     ordered: int = 0
     in_time: int = 0
     used: int = 0
@@ -77,7 +77,7 @@ def _card(
         address="" if device is None else device.word.address,
         software="" if device is None else device.word.software,
         reason=(device.reason(edges) if device is not None else "") or why,
-        note=row.last_reason if row.last_status in {"arrived", "late"} else "",
+        note=row.last_reason if row.last_status in {"arrived", "late", "missed"} else "",
         ordered=row.ordered,
         in_time=row.in_time,
         used=row.used,

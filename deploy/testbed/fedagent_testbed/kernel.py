@@ -4,12 +4,15 @@ Deterministic by seed, the order of simultaneous events included.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 WAN = "wan"
+PACKET_BYTES, HEADER_BYTES = 1448, 66
+"""What TCP carries in an Ethernet frame, and what is around it."""
 
 Receive = Callable[[str, str, bytes], None]
 """Takes link, topic and payload."""
@@ -62,6 +65,18 @@ class Faults:
     jitter_s: float = 0.001
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A member's own connection: bytes per second and delay each way, and packets that get lost.
+
+    As over TCP these come again, and hold up what follows.
+    """
+
+    rate: float
+    delay_s: float = 0.0
+    loss: float = 0.0
+
+
 @dataclass(slots=True)
 class Network:
     """All brokers: clean sessions, and what is sent to who is not there is lost.
@@ -71,6 +86,8 @@ class Network:
     Attributes:
         deliver: How each member takes what arrives, alive or not.
         defer: How each member does something a moment later.
+        lines: How members are connected; who is not here is so without limits.
+        carried: Bytes that went over a line, with their headers, by way (up, down) and member.
     """
 
     kernel: Kernel
@@ -79,50 +96,66 @@ class Network:
     deliver: dict[str, Receive] = field(default_factory=dict)
     defer: dict[str, Callable[[Callable[[], None]], None]] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)  # brokers that carry nothing
+    lines: dict[str, Line] = field(default_factory=dict)
+    carried: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _free_at: dict[tuple[str, str], float] = field(default_factory=dict)
     _members: dict[str, dict[str, None]] = field(default_factory=dict)
-    _topics: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)
 
     def join(self, broker: str, member: str) -> None:
         """Connect a member."""
         self._members.setdefault(broker, {})[member] = None
 
     def leave(self, broker: str, member: str) -> None:
-        """Disconnect a member; its subscriptions go with the session."""
+        """Disconnect a member; what waits for it goes with the session."""
         self._members.get(broker, {}).pop(member, None)
-        for (where, _), members in self._topics.items():
-            if where == broker:
-                members.pop(member, None)
 
-    def subscribe(self, broker: str, member: str, topic: str) -> None:
-        """Let a member hear a model's topic."""
-        self._topics.setdefault((broker, topic), {})[member] = None
-
-    def unsubscribe(self, broker: str, member: str, topic: str) -> None:
-        """Let a member hear it no more."""
-        self._topics.get((broker, topic), {}).pop(member, None)
-
-    def send(self, broker: str, member: str, topic: str, payload: bytes) -> None:
-        """Send to one member, or lose it."""
+    def send(self, broker: str, member: str, topic: str, payload: bytes, *, by: str = "") -> None:
+        """Send to one member, or lose it; `by` is who sends, where that has a line."""
         copies = 1 + (self.rng.random() < self.faults.duplicate)
+        size = len(topic) + len(payload)
         for _ in range(copies):
             if broker in self.down or self.rng.random() < self.faults.loss:
                 continue
             delay = self.faults.delay_s + self.faults.jitter_s * self.rng.random()
-            self.kernel.after(delay, lambda: self._arrive(broker, member, topic, payload))
+            sent_at = self._through("up", by, size)
+            self.kernel.at(sent_at + delay, lambda: self._reach(broker, member, topic, payload))
 
     def cast(self, broker: str, topic: str, payload: bytes) -> None:
         """Send to everybody on a broker."""
         for member in list(self._members.get(broker, {})):
             self.send(broker, member, topic, payload)
 
-    def publish(self, broker: str, topic: str, payload: bytes) -> None:
-        """Send to those who subscribed."""
-        for member in list(self._topics.get((broker, topic), {})):
-            self.send(broker, member, topic, payload)
+    def pending(self, member: str) -> int:
+        """Return the bytes that a member has sent and that its line has not carried yet."""
+        line, free_at = self.lines.get(member), self._free_at.get(("up", member), 0.0)
+        return round(max(0.0, free_at - self.kernel.now) * line.rate) if line is not None else 0
 
     def soon(self, member: str, action: Callable[[], None]) -> None:
         """Let a member do something one network delay later."""
         self.kernel.after(self.faults.delay_s, lambda: self.defer[member](action))
+
+    def _through(self, way: str, member: str, size: int) -> float:
+        """Return when a message has gone over a member's line, after those before it."""
+        line = self.lines.get(member)
+        if line is None:
+            return self.kernel.now
+        packets = -(-size // PACKET_BYTES)
+        lost = int(self.rng.binomial(packets, line.loss))
+        size += packets * HEADER_BYTES + lost * (PACKET_BYTES + HEADER_BYTES)
+        self.carried[way, member] += size
+        free_at = max(self.kernel.now, self._free_at.get((way, member), 0.0))
+        # A packet that is lost is noticed, and sent again, a round trip later.
+        free_at += size / line.rate + lost * 2 * line.delay_s
+        self._free_at[way, member] = free_at
+        return free_at + line.delay_s
+
+    def _reach(self, broker: str, member: str, topic: str, payload: bytes) -> None:
+        """Take a message at the broker, and queue it on the member's line."""
+        if member not in self.lines:
+            self._arrive(broker, member, topic, payload)
+        elif member in self._members.get(broker, {}) and broker not in self.down:
+            at = self._through("down", member, len(topic) + len(payload))
+            self.kernel.at(at, lambda: self._arrive(broker, member, topic, payload))
 
     def _arrive(self, broker: str, member: str, topic: str, payload: bytes) -> None:
         if member not in self._members.get(broker, {}) or broker in self.down:

@@ -9,14 +9,7 @@ from msgspec import structs
 
 from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.device import MICRO, PriceSettings, Readings
-from fedagent_agent.core.effects import (
-    Greet,
-    Measured,
-    Relink,
-    Subscribed,
-    SubscribeModel,
-    UnsubscribeModel,
-)
+from fedagent_agent.core.effects import Greet, Measured, Relink
 from fedagent_agent.store import TrainerRequest, open_agent
 from fedagent_agent.trainer.frames import Evaluate, Evaluated
 from fedagent_coordinator.config import CoordinatorConfig
@@ -33,7 +26,6 @@ from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.messages import (
     AnyMessage,
-    Chunk,
     EdgeHello,
     UpdateOffer,
     kind,
@@ -81,7 +73,7 @@ class AgentNode(Node):
             config,
             self.id,
             submit=self._submit,
-            pending=lambda _link: 0,
+            pending=lambda _link: self.network.pending(self.id),
             identity=self.identity,
             checkpoint=self.checkpoint,
             idle_opinions=True,
@@ -120,26 +112,17 @@ class AgentNode(Node):
             message = self._as_shown(send.message)
             topic = topics.agent_up(SITE, self.id, send.to, kind(message))
             link = self.core.sessions.link_of(send.to)
-            self.network.send(link, send.to, topic, encode(message))
+            self.network.send(link, send.to, topic, encode(message), by=self.id)
         return True
 
     def change(self, effect: Connect) -> None:
-        """Subscribe to a model, leave it, or make a link anew."""
+        """Make a link anew, or greet who is behind it."""
         match effect:
-            case SubscribeModel(edge=edge, digest=digest):
-                topic = topics.model(SITE, edge, digest)
-                self.network.subscribe(self.core.sessions.link_of(edge), self.id, topic)
-                self.network.soon(
-                    self.id, functools.partial(self.receive, Subscribed(edge, digest))
-                )
-            case UnsubscribeModel(edge=edge, digest=digest):
-                if link := self.core.sessions.link_of(edge):
-                    self.network.unsubscribe(link, self.id, topics.model(SITE, edge, digest))
             case Relink():
                 self.network.soon(self.id, functools.partial(self.reconnect, effect.link))
             case Greet(link=link, hello=hello) if not self.away:
                 topic = topics.agent_to_all(SITE, self.id, kind(hello))
-                self.network.send(link, edge_of(link), topic, encode(hello))
+                self.network.send(link, edge_of(link), topic, encode(hello), by=self.id)
 
     def _submit(self, request: TrainerRequest) -> None:
         """Have an opinion after a while, unless the process that wants it is gone by then."""
@@ -178,7 +161,7 @@ class EdgeNode(Node):
             site=SITE,
             data_dir=str(self.directory),
             chunk_bytes=self.chunk_bytes,
-            credit_bytes=16 * self.chunk_bytes,
+            credit_bytes=128 * self.chunk_bytes,
         )
         me = EdgeHello(edge=self.id, epoch=f"{self.starts:032x}", rent=self.rent_micro)
         now, checkpoint = self.kernel.now, self.checkpoint
@@ -194,8 +177,6 @@ class EdgeNode(Node):
             self.network.send(WAN, "coordinator", topic, payload)
         elif to != EVERYBODY:
             self.network.send(lan(self.id), to, topic, payload)
-        elif isinstance(message, Chunk):
-            self.network.publish(lan(self.id), topic, payload)
         else:
             self.network.cast(lan(self.id), topic, payload)
         return True

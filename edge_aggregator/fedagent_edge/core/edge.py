@@ -26,7 +26,7 @@ from fedagent_node.effects import (
 )
 from fedagent_protocol import messages as m
 from fedagent_protocol.errors import ProtocolError
-from fedagent_protocol.transfer import LONGEST_CHUNK_S
+from fedagent_protocol.transfer import LONGEST_PATIENCE_S
 
 from .effects import (
     COORDINATOR,
@@ -57,7 +57,7 @@ ASK_S = 10.0
 BEACON_S = 0.5
 """The next beacon follows the first, and one with news, after this; each other waits twice as long
 as the one before."""
-LEAST_PERIOD_S = LONGEST_CHUNK_S / m.SILENT_PERIODS
+LEAST_PERIOD_S = LONGEST_PATIENCE_S / m.SILENT_PERIODS
 """No beacon promises the next sooner: one chunk on a slow link holds it up for so long."""
 LEAST_ROOM_BYTES = 1 << 20
 DISK_AGAIN_S = 5.0
@@ -204,8 +204,8 @@ class EdgeCore:
 
     def _lost(self, agent: str, now: float) -> list[Effect]:
         lost: list[Effect] = [Emit("agent_lost", {"agent": agent})]
-        lost += self.rounds.updates.left(agent, now) + self.evaluations.left(agent, now)
-        return lost + self.exchange.done(agent, now)
+        self.exchange.done(agent)
+        return lost + self.rounds.updates.left(agent, now) + self.evaluations.left(agent, now)
 
     def _gone(self, agent: str, now: float) -> list[Effect]:
         """Ask an agent whose connection broke, by its broker's word, whether it is here.

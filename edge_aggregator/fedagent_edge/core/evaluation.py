@@ -330,8 +330,8 @@ class Evaluations:
         if not current.final:
             current.up_at = min(current.up_at, now + COALESCE_S)
             return []
-        effects = self._exchange.done(agent, now)
-        return [*effects, Warn(agent, problem)] if problem else effects
+        self._exchange.done(agent)
+        return [Warn(agent, problem)] if problem else []
 
     def wanted(self, agent: str, digest: str) -> Layout | None:
         """Return how a model is cut that an agent is to evaluate; None for no such model."""
@@ -427,7 +427,6 @@ class Evaluations:
         state, current = self.state, self.current
         current.stage, current.size = Stage.CALLED, state.memory.model_bytes
         agents = state.sessions.present_ids()
-        self._exchange.serve(current.ask.model, state.layout(current.size), set(agents), now)
         if not current.final:
             current.up_at = now
         return [self._call(agent, now) for agent in agents]

@@ -3,10 +3,9 @@
 They are the edge's models, and what a task's devices get once.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fedagent_node.effects import (
-    EVERYBODY,
     ContentLost,
     Effect,
     FinishModel,
@@ -18,102 +17,44 @@ from fedagent_node.effects import (
 )
 from fedagent_protocol.messages import Chunk, GlobalModel, Need
 from fedagent_protocol.transfer import (
-    CREDIT_WINDOW,
-    Broadcast,
+    PIECE_BYTES,
+    WINDOW_BYTES,
+    CreditPool,
     Layout,
+    Pace,
     Receiver,
     Sender,
-    to_ranges,
 )
 
 from .effects import COORDINATOR, EdgeState, Ignored, OpenModel
 
 MAX_MODEL_BYTES = 512 << 20
-PACE_S = 0.1
-NEED_WAIT_S = 0.05
-"""How long a file that agents are to have waits for those that have not asked for it."""
-STALL_S = 0.5
-STALL_PER_AGENT_S = 0.02
-"""How long a silent receiver holds the others up: longer where many share a broker."""
-ALONE_AT_ONCE = 4
-"""How many agents get chunks of their own in `ALONE_S`, each a window at a time: bounds the
-broker's queues."""
-ALONE_S = 0.5
+OUT_BYTES = 32 << 20
+"""Most that is sent to all agents together and that none of them has shown to have: all of it may
+wait in the broker's memory."""
+QUIET_S = 10.0
+"""An agent that asks for nothing for so long holds up none of those that wait for room."""
+WAITING_S = 0.5
+"""How often it is looked whether there is room."""
 ONCE_AGAIN_S = 5.0
 """How long after what devices get once could not be used it is asked for again."""
 
 
 @dataclass(slots=True)
-class Distribution:
-    """A file on its way to agents: each chunk once, then what somebody misses.
+class Outlet:
+    """One file on its way to one agent.
 
-    It begins when none of `waiting` is left, or at `start_at`.
+    What went out since its last request is most likely under way, and so is half a window before.
     """
 
-    run: str
+    agent: str
     digest: str
-    layout: Layout
-    waiting: set[str]
-    start_at: float
-    started: bool = False
-    _broadcast: Broadcast = field(init=False)
-    _alone: dict[str, Sender] = field(default_factory=dict)
-    _served_at: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        stall_s = max(STALL_S, STALL_PER_AGENT_S * len(self.waiting))
-        self._broadcast = Broadcast(self.layout, stall_s=stall_s)
-
-    def need(self, event: Received, need: Need, now: float) -> list[Effect]:
-        """Take an agent's credit; one that asks for nothing has the file."""
-        agent = event.sender
-        if not need.ranges:
-            return self.done(agent, now)
-        self.waiting.discard(agent)
-        behind = self._broadcast.authorise(agent, need.ranges, now, asked_at=event.at)
-        if behind:
-            sender = self._alone.setdefault(agent, Sender(self.layout))
-            sender.authorise(to_ranges(sorted(behind)), link_idle=event.link_idle)
-        return self.pump(now)
-
-    def done(self, agent: str, now: float) -> list[Effect]:
-        """Note that an agent needs nothing (any more)."""
-        self.waiting.discard(agent)
-        self._broadcast.leave(agent)
-        self._alone.pop(agent, None)
-        self._served_at.pop(agent, None)
-        return self.pump(now)
-
-    def pump(self, now: float) -> list[Effect]:
-        """Send what may be sent now."""
-        if not self.started and self.waiting and now < self.start_at:
-            return []
-        self.started = True
-        effects: list[Effect] = []
-        while (index := self._broadcast.next(now)) is not None:
-            effects.append(_chunk(EVERYBODY, self.run, self.digest, index))
-        # Misses go to few agents at a time, in turn.
-        busy = {a for a, at in self._served_at.items() if now - at < ALONE_S}
-        for agent, sender in self._alone.items():
-            if not sender.pending or (agent not in busy and len(busy) >= ALONE_AT_ONCE):
-                continue
-            busy.add(agent)
-            self._served_at[agent] = now
-            while (index := sender.next()) is not None:
-                self._broadcast.sent(agent, now)
-                effects.append(_chunk(agent, self.run, self.digest, index))
-        return effects
-
-    def next_due(self, now: float) -> float:
-        """Return when `pump` is wanted although nothing came."""
-        if not self.started:
-            return self.start_at
-        queued = any(sender.pending for sender in self._alone.values())
-        return now + PACE_S if self._broadcast.held_up or queued else float("inf")
-
-
-def _chunk(to: str, run: str, digest: str, index: int) -> Send:
-    return Send(to, Chunk(run=run, digest=digest, index=index, data=b""), stored=True)
+    sender: Sender
+    heard_at: float = 0.0
+    sent_at: float = 0.0
+    before: int = 0
+    since: int = 0
+    booked: int = 0  # of the room that all share
 
 
 class Exchange:
@@ -122,7 +63,11 @@ class Exchange:
     def __init__(self, state: EdgeState) -> None:
         self.state = state
         self._in: dict[str, Receiver] = {}
-        self._out: dict[str, Distribution] = {}
+        self._pace = Pace()
+        self._out: dict[tuple[str, str], Outlet] = {}
+        self._waiting: dict[tuple[str, str], None] = {}
+        """Who waits for room, in the order of asking."""
+        self._room = CreditPool(OUT_BYTES)
         self._early: dict[str, tuple[Received, Need]] = {}
         """What agents asked of a file that is not here yet."""
         self._up: tuple[str, Sender] | None = None
@@ -147,7 +92,7 @@ class Exchange:
             layout = Layout(offer.size, offer.chunk_bytes)
             if offer.digest != self.state.memory.once:
                 self.forget_model()
-            self._in[offer.digest] = Receiver(layout, window=CREDIT_WINDOW)
+            self._in[offer.digest] = Receiver(layout, self._pace)
             effects.append(OpenModel(offer.digest))
         if offer.first:
             effects += self._take(offer.digest, 0, offer.first, now)
@@ -185,7 +130,9 @@ class Exchange:
 
     def forget_run(self) -> None:
         """Want and send nothing of the run before."""
-        self._in, self._out, self._early = {}, {}, {}
+        self._in, self._early = {}, {}
+        for key in list(self._out):
+            self._end(key)
 
     def once_finished(self, result: ModelFinished, now: float) -> list[Effect]:
         """Hand on what devices get once; get it again if it cannot be used."""
@@ -213,7 +160,7 @@ class Exchange:
         if not receiver.accept(index, len(data), now):
             return []
         layout = receiver.layout
-        effects: list[Effect] = [WriteModel(digest, layout.span(index)[0], data)]
+        effects: list[Effect] = [WriteModel(digest, index * layout.chunk_bytes, data)]
         return [*effects, FinishModel(digest, layout.size)] if receiver.complete else effects
 
     def _ask(self, digest: str, now: float) -> list[Effect]:
@@ -223,16 +170,22 @@ class Exchange:
 
     # ----------------------------------------------------------------- serving
 
-    def serve(self, digest: str, layout: Layout, agents: set[str], now: float) -> None:
-        """Begin to send a file when these agents have asked, or after a moment."""
-        run = self.state.memory.run
-        self._out[digest] = Distribution(run, digest, layout, agents, now + NEED_WAIT_S)
-
     def need(self, event: Received, need: Need, layout: Layout, now: float) -> list[Effect]:
-        """Send an agent what it authorises."""
-        if need.digest not in self._out:
-            self.serve(need.digest, layout, set(), now)
-        return self._out[need.digest].need(event, need, now)
+        """Send an agent what it authorises; one that asks for nothing has the file."""
+        key = event.sender, need.digest
+        if not need.ranges:
+            self._end(key)
+            return self._pump(now)
+        out = self._out.setdefault(key, Outlet(*key, Sender(layout)))
+        if event.at >= out.sent_at:
+            # It was written before what went out last: many requests give no more than one.
+            out.before, out.since = out.since, 0
+        out.heard_at = now
+        room = WINDOW_BYTES - out.since
+        out.sender.authorise(need.ranges, link_idle=event.link_idle, most_bytes=room)
+        self._book(out, out.before + out.since)
+        self._waiting[key] = None
+        return self._pump(now)
 
     def need_once(self, event: Received, need: Need, now: float) -> list[Effect]:
         """Send an agent what devices get once, as soon as it is here."""
@@ -240,19 +193,42 @@ class Exchange:
         if state.once_held != need.digest:
             self._early[event.sender] = (event, need)
             return []
-        layout = state.layout(state.memory.once_bytes)
-        if need.digest not in self._out:
-            self.serve(need.digest, layout, set(state.sessions.present_ids()), now)
-        return self.need(event, need, layout, now)
+        return self.need(event, need, state.layout(state.memory.once_bytes), now)
 
-    def done(self, agent: str, now: float) -> list[Effect]:
-        """Wait no more for an agent that needs nothing, or left."""
+    def done(self, agent: str) -> None:
+        """Send nothing more to an agent that needs nothing, or left."""
         self._early.pop(agent, None)
-        return [one for out in self._out.values() for one in out.done(agent, now)]
+        for key in [key for key in self._out if key[0] == agent]:
+            self._end(key)
 
     def stop(self, digest: str) -> None:
         """Send a file no more."""
-        self._out.pop(digest, None)
+        for key in [key for key in self._out if key[1] == digest]:
+            self._end(key)
+
+    def _pump(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for key in list(self._waiting):
+            out = self._out[key]
+            while self._room.chunks(PIECE_BYTES) and (found := out.sender.next()) is not None:
+                index, nbytes = found
+                chunk = Chunk(run=self.state.memory.run, digest=out.digest, index=index, data=b"")
+                effects.append(Send(out.agent, chunk, stored=nbytes))
+                out.since, out.sent_at = out.since + nbytes, now
+                self._book(out, out.booked + nbytes)
+            if out.sender.pending:
+                break
+            del self._waiting[key]
+        return effects
+
+    def _book(self, out: Outlet, nbytes: int) -> None:
+        self._room.take(nbytes - out.booked)
+        out.booked = nbytes
+
+    def _end(self, key: tuple[str, str]) -> None:
+        self._waiting.pop(key, None)
+        if (out := self._out.pop(key, None)) is not None:
+            self._book(out, 0)
 
     def need_up(self, event: Received, need: Need, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
         """Send what the coordinator authorised of the model we hold."""
@@ -264,8 +240,9 @@ class Exchange:
         sender = self._up[1]
         sender.authorise(need.ranges, link_idle=event.link_idle)
         effects: list[Effect] = []
-        while (index := sender.next()) is not None:
-            effects.append(_chunk(COORDINATOR, need.run, model, index))
+        while (found := sender.next()) is not None:
+            chunk = Chunk(run=need.run, digest=model, index=found[0], data=b"")
+            effects.append(Send(COORDINATOR, chunk, stored=found[1]))
         return effects
 
     # ------------------------------------------------------------------- time
@@ -276,10 +253,14 @@ class Exchange:
         for digest, receiver in self._in.items():
             if receiver.due is not None and now >= receiver.due:
                 effects += self._ask(digest, now)
-        return effects + [one for out in self._out.values() for one in out.pump(now)]
+        for out in self._out.values() if self._waiting else ():
+            if now >= out.heard_at + QUIET_S:
+                self._book(out, 0)
+        return effects + self._pump(now)
 
     def next_due(self, now: float) -> float:
         """Return when `tick` is wanted."""
         dues = [receiver.due for receiver in self._in.values() if receiver.due is not None]
-        dues += [out.next_due(now) for out in self._out.values()]
+        if self._waiting:
+            dues.append(now + WAITING_S)
         return min([*dues, self._once_again_at])

@@ -93,6 +93,7 @@ class Client:
     orders: int = 0
     order_again_at: float = 0.0
     answered: bool = False  # it showed that it has this order, which is repeated otherwise
+    too_slow: str = ""  # why its link cannot carry the model in time, as far as is known
     credit_bytes: int = 0  # what the order gave in advance
     booked_bytes: int = 0  # all that it has of the pool
     offer: UpdateOffer | None = None
@@ -265,10 +266,9 @@ class Round:
             client.work = Work(self.run, self.number, self.base, self.layout)
         return client.work
 
-    def is_small(self, offer: UpdateOffer) -> bool:
-        """Whether an update of one chunk goes to the disk together with its verdict."""
-        size = max(offer.size, self.layout.size)
-        return size <= SMALL_BYTES and offer.size <= offer.chunk_bytes
+    def is_small(self, offer: UpdateOffer, data: bytes) -> bool:
+        """Whether an update that came in one message goes to the disk together with its verdict."""
+        return len(data) == offer.size <= SMALL_BYTES and self.layout.size <= SMALL_BYTES
 
     def admit(self, client: Client, verdict: Verdict) -> None:
         """Decide about a valid update whether it is in time, paid, and in the sum.
@@ -398,8 +398,9 @@ class Round:
         end, offer = self.after(now) if client.after_s is None else client.after_s, client.offer
         tau = max(0, round(end * 1000))
         if offer is None or not client.valid:
-            mute = client.status is OutcomeStatus.MISSED and not client.answered
-            reason = client.reason or (UNANSWERED if mute else "")
+            reason = client.reason
+            if client.status is OutcomeStatus.MISSED and not reason:
+                reason = client.too_slow if client.answered else UNANSWERED
             return Outcome(
                 agent=client.agent, status=client.status, tau_ms=tau, censored=True, reason=reason
             )

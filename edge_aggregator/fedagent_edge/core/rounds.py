@@ -13,7 +13,7 @@ from fedagent_protocol.messages import (
     RoundOpen,
     RoundOrder,
 )
-from fedagent_protocol.transfer import Layout
+from fedagent_protocol.transfer import PIECE_BYTES, Layout
 
 from .effects import COORDINATOR, Committed, EdgeState, Ignored, OpenRound, ReopenedRound, Save
 from .exchange import Exchange
@@ -127,23 +127,26 @@ class Rounds:
         self._begin(rnd)
         opened = OpenRound(run=rnd.run, order=order, base=rnd.base, began_at=now)
         effects += [Save(opened), Mark("edge.round_saved")]
-        self._exchange.serve(rnd.base, rnd.layout, set(rnd.clients), now)
         for agent, client in rnd.clients.items():
             if self.state.sessions.is_present(agent):
-                effects.append(self._order(client, now))
+                effects += self._order(client, now)
             else:
                 effects += self.updates.left(agent, now)
         return effects
 
-    def _order(self, client: Client, now: float) -> Send:
-        rnd = client.round
+    def _order(self, client: Client, now: float) -> list[Effect]:
+        rnd, agent, size = client.round, client.agent, client.round.layout.size
+        effects: list[Effect] = []
+        if not client.orders:
+            client.too_slow = self.state.sessions.too_slow(agent, size, rnd.rule.deadline_s)
+            if client.too_slow:
+                effects.append(Warn(agent, f"its link {client.too_slow}"))
         # With the model once: who is asked again may have it, and fetches it otherwise.
-        most = min(ORDER_MODEL_BYTES, rnd.layout.chunk_bytes, ORDERED_BYTES // len(rnd.clients))
-        whole = not client.orders and rnd.layout.size <= most
+        most = min(ORDER_MODEL_BYTES, ORDERED_BYTES // len(rnd.clients))
+        stored = size if not client.orders and size <= most else 0
         client.ordered(now)
-        first = min(rnd.layout.chunk_bytes, rnd.layout.size + HEADER_ROOM)
-        credit = self.updates.uploads.in_advance(client, first)
-        return Send(client.agent, rnd.order_for(client, credit, now), stored=whole)
+        credit = self.updates.uploads.in_advance(client, min(PIECE_BYTES, size + HEADER_ROOM))
+        return [*effects, Send(agent, rnd.order_for(client, credit, now), stored=stored)]
 
     def drop(self, now: float) -> list[Effect]:
         """End a round that is not wanted any more, and forget the order that waits."""
@@ -195,7 +198,7 @@ class Rounds:
             return []
         client.come_back()
         if client.stage is Stage.WORKING:
-            return [self._order(client, now)]
+            return self._order(client, now)
         if client.stage is not Stage.SENDING:
             return []
         # Its credit may have been lost with the connection.
@@ -204,19 +207,17 @@ class Rounds:
 
     def wanted(self, agent: str, digest: str) -> Layout | None:
         """Return how a model is cut that an agent is to train from; None for no such model."""
-        client = self.updates.client(agent)
+        client, kept = self.updates.client(agent), self.updates.kept.get(agent)
+        # What a round's end interrupted goes on also before the next order.
+        layout = kept.layout if kept is not None and kept.base == digest else None
         if client is None:
-            return None
-        rnd, kept = client.round, client.kept
-        if kept is not None and kept.base == digest:
-            client.answered = True
-            return kept.layout
-        if digest != rnd.base:
-            return None
-        client.answered = True
-        if client.offer is None:
-            rnd.own_work(client)
-        return rnd.layout
+            return layout
+        if layout is None and digest == client.round.base:
+            layout = client.round.layout
+            if client.offer is None:
+                client.round.own_work(client)
+        client.answered |= layout is not None
+        return layout
 
     # --------------------------------------------------------- results of jobs
 
@@ -287,7 +288,6 @@ class Rounds:
 
     def _close(self, rnd: Round, now: float) -> list[Effect]:
         rnd.close(now)
-        self._exchange.stop(rnd.base)
         return self.updates.close(rnd)
 
     def _name_liars(self, rnd: Round, masking: Masking) -> list[Effect]:
@@ -340,7 +340,7 @@ class Rounds:
             effects += self.updates.uploads.tick(now)
             for client in rnd.unanswered:
                 if now >= client.order_again_at:
-                    effects.append(self._order(client, now))
+                    effects += self._order(client, now)
         return effects + self.look(now)
 
     def next_due(self, now: float) -> float:

@@ -23,6 +23,7 @@ from fedagent_protocol.messages import (
     RoundOpen,
 )
 from fedagent_protocol.signed import CLAIM_BYTES
+from fedagent_protocol.transfer import Pace
 
 LEAST_FRESH_S = 45.0
 """So long an agent may be silent whatever it promised, and no longer where a round waits for it."""
@@ -76,6 +77,7 @@ class AgentSession:
     cloned: bool = False
     crl_at: float = -math.inf  # when it was sent the list of the revoked
     asked_at: float = -math.inf  # when it was asked whether it is here
+    up: Pace = field(default_factory=Pace)  # what its updates have shown of its link
 
     @property
     def reason(self) -> str:
@@ -268,6 +270,18 @@ class AgentSessions:
     def present_ids(self) -> list[str]:
         """Return the agents with a live session, in the order in which they came."""
         return [agent for agent, session in self._by_id.items() if session.present]
+
+    def too_slow(self, agent: str, nbytes: int, seconds: float) -> str:
+        """Return why an agent's link does not carry a model down and up in time, by its report."""
+        session = self._by_id.get(agent)
+        features = session.context.features if session is not None and session.context else {}
+        rates = [features.get(name, 0.0) for name in ("download_bps", "upload_bps")]
+        rates = [rate for rate in rates if rate > 0]
+        needs = sum(8 * nbytes / rate for rate in rates)
+        if needs <= seconds:
+            return ""
+        kbit = min(rates) / 1000
+        return f"needs {needs:.0f} s at {kbit:.0f} kbit/s, the deadline is {seconds:.0f} s"
 
     def place(self, agent: str) -> tuple[float, float] | None:
         """Return x and y in kilometres as the agent last declared them."""

@@ -91,7 +91,7 @@ class Updates:
             reason, detail = _refusal(client, offer)
             if reason:
                 return self._reject(client, offer, reason, detail, now)
-            effects = self._begin(client, offer, now)
+            effects = self._begin(client, offer)
         elif known.digest != offer.digest:
             self._counters["second_update"] += 1
             return [_receipt(client.agent, offer, ReceiptStatus.REJECTED, "second_update")]
@@ -106,11 +106,11 @@ class Updates:
             self.uploads.take_back(client)
         return effects + self.uploads.grant(client, now)
 
-    def _begin(self, client: Client, offer: UpdateOffer, now: float) -> list[Effect]:
+    def _begin(self, client: Client, offer: UpdateOffer) -> list[Effect]:
         """Take an admissible offer; go on with what is here of the same update."""
-        rnd = client.round
+        rnd, effects = client.round, list[Effect]()
         bare = replace(offer, first=b"", context=None)
-        effects = self._exchange.done(client.agent, now)
+        self._exchange.done(client.agent)
         before = client.work
         work = client.kept if offer.made_in and client.kept is not None else rnd.own_work(client)
         if before not in (None, work, client.kept) and before.offer is not None:
@@ -119,10 +119,10 @@ class Updates:
             if work.offer is not None:
                 effects.append(DropSpool((client.agent, work.offer.digest)))
             work.forget_file()
-            if not rnd.is_small(bare):
+            if not rnd.is_small(bare, offer.first):
                 work.offer = bare
         client.work, client.offer, client.stage = work, bare, Stage.SENDING
-        self.uploads.begin(client, work.have)
+        self.uploads.begin(client, work.have, self._state.sessions.session(client.agent).up)
         return effects
 
     def chunk(self, event: Received, chunk: Chunk, now: float) -> list[Effect]:
@@ -147,10 +147,11 @@ class Updates:
         if work is None or work.offer is None or work.offer.digest != chunk.digest:
             raise Ignored("chunk_unasked")
         layout = Layout(work.offer.size, work.offer.chunk_bytes)
-        offset = layout.check(chunk.index, len(chunk.data))
-        if chunk.index in work.have:
+        chunks = layout.check(chunk.index, len(chunk.data))
+        if work.have.issuperset(chunks):
             raise Ignored("chunk_twice")
-        work.have.add(chunk.index)
+        work.have.update(chunks)
+        offset = chunk.index * layout.chunk_bytes
         return [WriteSpool((agent, chunk.digest), offset, chunk.data)]
 
     def _accept(
@@ -162,7 +163,7 @@ class Updates:
         if not self.uploads.accept(client, index, len(data), now):
             self._counters["chunk_twice"] += 1
             return []
-        if client.round.is_small(offer):
+        if client.round.is_small(offer, data):
             return self._check(client, event, data)
         effects: list[Effect] = [WriteSpool(client.file, index * offer.chunk_bytes, data)]
         return effects + self._check(client, event) if receiver.complete else effects
@@ -251,7 +252,8 @@ class Updates:
             effects.append(Save(client.ended))
             if client.offer is not None:
                 effects.append(DropSpool(client.file))
-        return effects + self._exchange.done(client.agent, now)
+        self._exchange.done(client.agent)
+        return effects
 
     def decline(self, event: Received, decline: Decline, now: float) -> list[Effect]:
         """End the wait for an agent that does not train, while the round is open."""
@@ -303,6 +305,8 @@ class Updates:
             self.kept.pop(agent, None)
             if work := _unfinished(client):
                 self.kept[agent] = work
+            else:
+                self._exchange.done(agent)
             if client.stage is not Stage.ENDED:
                 closed = RoundClosed(run=rnd.run, round=rnd.number, kept=work is not None)
                 effects.append(Send(agent, closed))

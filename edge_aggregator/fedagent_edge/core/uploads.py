@@ -2,11 +2,10 @@
 
 from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import Need
-from fedagent_protocol.transfer import CreditPool, Layout, Receiver
+from fedagent_protocol.transfer import CreditPool, Layout, Pace, Receiver
 
 from .round import Client
 
-WINDOW = 4
 LONGEST_REST_S = 15.0
 
 
@@ -31,11 +30,11 @@ class Uploads:
         self._book(client, in_advance=nbytes)
         return 1
 
-    def begin(self, client: Client, have: set[int]) -> None:
-        """Begin with a client's update, of which there are chunks."""
+    def begin(self, client: Client, have: set[int], pace: Pace) -> None:
+        """Begin with a client's update, of which there are chunks, at the pace of its link."""
         assert client.offer is not None
         layout = Layout(client.offer.size, client.offer.chunk_bytes)
-        client.receiver, client.stalls = Receiver(layout, window=WINDOW, have=have), 0
+        client.receiver, client.stalls = Receiver(layout, pace, have), 0
         self._book(client, in_advance=0)
         self._active[client.agent] = client
 
@@ -46,7 +45,7 @@ class Uploads:
         fresh = receiver.accept(index, length, now)
         self._book(client)
         if fresh:
-            client.stalls, receiver.window = 0, WINDOW
+            client.stalls = 0
             self._waiting.pop(client.agent, None)
         return fresh
 
@@ -84,9 +83,8 @@ class Uploads:
             if client.stalls % 2:
                 effects += self._ask(client, now)
                 continue
-            # Silent twice: others may use its credit. It gets one chunk when it wakes.
+            # Silent twice: others may use its credit.
             self.take_back(client)
-            receiver.window = 1
             self._waiting[agent] = now + min(LONGEST_REST_S, 0.5 * 2**client.stalls)
         for agent, at in list(self._waiting.items()):
             if now >= at:
@@ -109,7 +107,7 @@ class Uploads:
         room = self.pool.chunks(_chunk_bytes(client))
         ranges = receiver.ask(now, allowance=room)
         self._book(client)
-        if receiver.outstanding or room:
+        if receiver.outstanding or receiver.complete:
             self._waiting.pop(agent, None)
         else:
             self._waiting[agent] = 0.0

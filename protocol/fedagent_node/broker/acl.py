@@ -1,7 +1,7 @@
 """What a private broker is, and who may read and write which topics: one table for every broker.
 
 Everybody writes below the topic that its certificate names (``a/ID``, ``e/ID``, ``c/ID``) and
-reads what is sent there, beacons and models. A broker's owner, and on a shared broker each edge
+reads what is sent there, and beacons. A broker's owner, and on a shared broker each edge
 and coordinator by name, reads what is sent up to it and writes down. The rest is denied.
 """
 
@@ -24,11 +24,9 @@ Rule = tuple[Action, str]
 EVERYBODY: tuple[Rule, ...] = (
     ("write", ROOT + "/{site}/{me}/up/#"),
     ("write", ROOT + "/{site}/{me}/beacon"),
-    ("write", ROOT + "/{site}/{me}/model/+"),
     ("read", ROOT + "/{site}/{me}/down/#"),
     ("read", "fedagent/+/{site}/e/+/beacon"),
     ("read", "fedagent/+/{site}/c/+/beacon"),
-    ("read", ROOT + "/{site}/e/+/model/+"),
 )
 _NAMED: dict[str, tuple[Rule, ...]] = {
     "e": (

@@ -8,7 +8,8 @@ from msgspec import Meta, Struct
 
 PROTOCOL_VERSION = 3
 """Of topics and messages; a peer of another version is refused (docs/protocol.md)."""
-CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 32 * 1024
+"""What is asked for and kept apart; a message carries several that follow each other."""
 MAX_CHUNK_BYTES = 512 * 1024
 MAX_CHUNKS = 65_536
 MAX_AGENTS = 20_000

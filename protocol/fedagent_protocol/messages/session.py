@@ -20,9 +20,9 @@ MAX_REVOCATIONS_BYTES = 256 * 1024
 
 
 class Need(Message, frozen=True, kw_only=True, tag="need"):
-    """Authorise exactly these chunks: the receiver's credit, and its re-request.
+    """Authorise exactly these chunks, a range for each message: the receiver's credit.
 
-    Idempotent. A sender sends no chunk that was not asked for.
+    Idempotent: it is the request to repeat as well. A sender sends no chunk that was not asked for.
     """
 
     digest: Digest
@@ -30,7 +30,7 @@ class Need(Message, frozen=True, kw_only=True, tag="need"):
 
 
 class Chunk(Message, frozen=True, kw_only=True, tag="chunk"):
-    """One piece of a content-addressed object."""
+    """Some pieces of a content-addressed object, from `index` on."""
 
     digest: Digest
     index: ChunkIndex
