@@ -128,6 +128,7 @@ def test_what_a_failed_merge_did_not_take_stays_given_up(
     sets = ("rounds.count=9", f"rounds.merge_every={merge_every}", "rounds.merge_timeout_s=1")
     given = recipe(*sets)
     site = Site(tmp_path, given, toy_edges(given))
+    monkeypatch.setattr("tests.fakes.toy_edge.PIECE_BYTES", 0)  # none comes with the report
     monkeypatch.setattr(ToyEdge, "_serve", lambda _edge, _need: [])
     until_round(site, 2)
     assert site.store.database.read.models.last(site.store.run.run_id).round == 0  # type: ignore[union-attr] # there is one

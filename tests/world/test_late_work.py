@@ -5,13 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
+from fedagent_protocol.transfer import PIECE_BYTES
+
 from . import World, m
 
 Make = Callable[..., World]
 LARGE = ("model.features=27000", "rounds.count=9", "rounds.merge_every=1", "rounds.min_updates=1")
-PIECE = 64 * 1024
-CHUNKS = 17
-"""Of an update of this model."""
+A_ROUND = 600_000
+"""Bytes that come through: about half of an update of this model."""
 FAR = "agent-0"
 
 
@@ -19,16 +20,16 @@ FAR = "agent-0"
 def test_chunks_of_a_round_count_in_a_later_one_and_an_update_once(
     world: Make, world_seed: int, kills: tuple[str, float] | tuple[()], away: tuple[float, ...]
 ) -> None:
-    here = world(sets=(*LARGE, "rounds.every_s=4"), seed=world_seed, chunk_bytes=PIECE)
+    here = world(sets=(*LARGE, "rounds.every_s=4"), seed=world_seed)
     sent: defaultdict[str, Counter[int]] = defaultdict(Counter)
     through: Counter[int] = Counter()
 
     def slowly(chunk: m.Chunk) -> list[m.Chunk]:
-        """Six chunks a round come through."""
-        through[chunk.round] += 1
-        if through[chunk.round] > 6:
+        through[chunk.round] += len(chunk.data)
+        if through[chunk.round] > A_ROUND:
             return []
-        sent[chunk.digest][chunk.index] += 1
+        count = -(-len(chunk.data) // PIECE_BYTES)
+        sent[chunk.digest].update(range(chunk.index, chunk.index + count))
         return [chunk]
 
     here.lies(FAR, "chunk", slowly)
