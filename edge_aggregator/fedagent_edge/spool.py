@@ -78,7 +78,7 @@ class Journal:
     """The edge's journal, open for the life of the process; the disk may refuse: `OSError`."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._fd = path, -1
+        self._path, self._fd, self._doubted = path, -1, False
         self._lock = threading.RLock()  # large updates are admitted in a thread
         if path.exists():
             self._open()
@@ -120,34 +120,50 @@ class Journal:
     def sync(self) -> None:
         """Make everything durable."""
         with self._lock:
+            if self._doubted:
+                # The kernel may have let go of what a failed sync was of.
+                self._begin_with(self._content())
+                return
             fd = os.dup(self._fd)
         try:
             # Not under the lock: others append meanwhile.
             os.fdatasync(fd)
+        except OSError:
+            self._doubted = True
+            raise
         finally:
             os.close(fd)
 
     def data(self, place: Place) -> bytes:
         """Return the data of a record."""
         offset, size = place
-        return os.pread(self._fd, size, offset)
+        with self._lock:
+            return os.pread(self._fd, size, offset)
 
     def fold(self, memory: Memory, model: bytes) -> None:
         """Begin again with a memory alone; durably, or not at all."""
+        self._begin_with(_framed(memory, model))
+
+    def _begin_with(self, content: bytes | memoryview) -> None:
         with self._lock:
             try:
-                write_private(self._path, _framed(memory, model))
+                write_private(self._path, (content,))
+                self._doubted = False
             finally:
                 self._open()
 
+    def _content(self) -> memoryview:
+        # A read gives 2 GiB at most.
+        return memoryview(mmap.mmap(self._fd, self._end, prot=mmap.PROT_READ))
+
     def read(self) -> Found:
-        """Return what holds; cut off what is not whole.
+        """Return what holds, durable from now on; cut off what is not whole.
 
         Raises:
             ValueError: It does not begin with a record.
         """
         found, whole = Found(), 0
-        for record, place, data in _records_in(memoryview(os.pread(self._fd, self._end, 0))):
+        for record, place, data in _records_in(self._content()):
             found.take(record, data, place)
             whole = sum(place)
         if not whole:
@@ -155,6 +171,7 @@ class Journal:
         if whole != self._end:
             os.ftruncate(self._fd, whole)
             self._end = whole
+        self.sync()  # a kill may have come before it
         return found
 
 

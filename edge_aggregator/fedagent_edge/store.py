@@ -289,18 +289,23 @@ class EdgeStore:
 
     def _save(self, record: Memory | OpenRound | Ended) -> None:
         if isinstance(record, Memory):
-            before, model = self._noted, b""
-            if record.model != before.model:
-                model = self._small.get(record.model, b"")
-            # Large, and the same for a whole run.
-            body = b"" if record.body == before.body else record.body
-            self._journal.append(replace(record, body=body), model)
-            self._journal.sync()
+            before, model = self._noted, self._small.get(record.model, b"")
+            if self._journal.is_long and not record.open_round:
+                self._journal.fold(record, model)
+            else:
+                # Large, and the same for a whole run.
+                body = b"" if record.body == before.body else record.body
+                model = b"" if record.model == before.model else model
+                self._journal.append(replace(record, body=body), model)
             self._noted = record
+            self._journal.sync()
             if record.model:
                 self._hold(record)
             return
         if isinstance(record, OpenRound):
+            noted = self._noted
+            if (record.run, record.order.task, record.base) != (noted.run, noted.task, noted.model):
+                raise OSError(errno.ENOSPC, "what the round is of found no room")
             record = replace(record, boot=self._boot, signs=secrets.randbits(63))
             try:
                 self._begin_round(record)
@@ -313,8 +318,6 @@ class EdgeStore:
     def _forget_round(self, kept: ForgetRound) -> None:
         self._kept, self._round, self._unsynced = kept, None, []
         self._spool.clear(kept.files)
-        if self._journal.is_long:
-            self._journal.fold(self._noted, self._small.get(self._noted.model, b""))
 
     def flush(self) -> Iterable[Input]:
         """Admit the small updates that were complete together."""

@@ -1,23 +1,25 @@
 """An edge killed at every checkpoint: the aggregate is the one of an edge that lived."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import pytest
 from msgspec import structs
 
 from fedagent_edge import spool
-from fedagent_edge.core.effects import LAN
-from fedagent_edge.spool import Journal
+from fedagent_edge.core.effects import LAN, Memory, Record
+from fedagent_edge.spool import Journal, Place
 from fedagent_edge.store import EdgeStateError, EdgeStore
 from fedagent_node.blobs import BlobStore
 from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 
-from .harness import Field, expected_mean, field_of
+from .harness import Field, Killed, expected_mean, field_of
 
 WEIGHTS = {"a0": 10.0, "a1": 20.0, "a2": 30.0}
 
@@ -153,10 +155,55 @@ def test_a_long_journal_begins_again_with_what_holds(
         report = field.run_until_report(number)
         assert report.used == 3
         assert (tmp_path / "spool" / "journal").stat().st_size < 8000
+    # Nor does it grow by the models of rounds that are ordered elsewhere.
+    for number in range(1, 20):
+        field.model = encode_tensors({"weight": np.full(256, number, dtype=np.float32)})
+        field.digest = digest_of(field.model)
+        field.give_model()
+        assert (tmp_path / "spool" / "journal").stat().st_size < 8000
     before = field.core.memory
     field.open()
     assert structs.replace(field.core.memory, report=None) == before
-    assert field.model_bytes(report.model)
+    assert field.model_bytes(field.digest)
+
+
+def test_of_a_journal_longer_than_is_read_at_once_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field, read = _field(tmp_path, 64), os.pread
+    field.agents["a2"].work_s = 9.0
+    field.order(deadline_ms=30_000, max_wait_ms=60_000)
+    field.run_for(2.0)
+    # Linux gives 2 GiB at most.
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: read(fd, min(size, 1000), at))
+    field.restart()
+    assert field.run_until_report().used == 3
+
+
+def test_a_round_of_a_memory_that_found_no_room_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field, append, full = _field(tmp_path, 64), Journal.append, [False, True]
+
+    def refuse(journal: Journal, record: Record, data: bytes = b"") -> Place:
+        if isinstance(record, Memory) and record.last_round in {1, 2} and full.pop():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return append(journal, record, data)
+
+    monkeypatch.setattr(Journal, "append", refuse)
+    field.order()
+    assert field.run_until_report().used == 3
+    field.run_for(1.0)
+    full[:] = [True]
+    field.order(2)
+    assert field.run_until_report(2).used == 3
+    receipts = [len(agent.receipts) for agent in field.agents.values()]
+    field.order(3)
+    assert "found no room" in field.run_until_report(3).failed
+    assert [len(agent.receipts) for agent in field.agents.values()] == receipts
+    field.run_for(6.0)
+    field.order(4)
+    assert field.run_until_report(4).used == 3
 
 
 def test_who_was_refused_is_so_after_a_restart_too(tmp_path: Path) -> None:
@@ -244,23 +291,49 @@ def test_an_update_is_synced_before_its_agent_has_a_receipt(
     assert receipts_before[0] == 0
 
 
-def test_an_update_that_is_in_the_journal_twice_counts_once(
+def test_a_start_syncs_what_a_kill_left_before_it_gives_receipts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    field = _field(tmp_path, 64)
-    sync, failing = Journal.sync, [OSError(5, "Input/output error")]
+    field, sync, synced = _field(tmp_path, 64), os.fdatasync, list[int]()
 
-    def sync_at_second_try(journal: Journal) -> None:
+    def killed_at_first(fd: int) -> None:
+        synced.append(fd)
+        if len(synced) == 1:
+            raise Killed
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", killed_at_first)
+    field.agents["a1"].work_s = field.agents["a2"].work_s = 9.0
+    field.order(deadline_ms=30_000, max_wait_ms=60_000)
+    field.run_for(3.0)
+    assert [len(field.agents[name].receipts) for name in WEIGHTS] == [1, 0, 0]
+    assert len(synced) == 2
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_an_update_whose_sync_failed_is_written_again_and_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: bool
+) -> None:
+    field, sync, path = _field(tmp_path, 64), os.fdatasync, tmp_path / "spool" / "journal"
+    failing = [OSError(5, "Input/output error")]
+    before = path.stat()
+
+    def sync_at_second_try(fd: int) -> None:
         if failing:
             raise failing.pop()
-        sync(journal)
+        sync(fd)
 
-    monkeypatch.setattr(Journal, "sync", sync_at_second_try)
+    monkeypatch.setattr(os, "fdatasync", sync_at_second_try)
     field.agents["a2"].work_s = 5.0
     field.order(deadline_ms=30_000, max_wait_ms=60_000)
     field.run_for(3.5)
     assert field.core.counters["disk_failed"] == 1
     assert [len(field.agents[name].receipts) for name in WEIGHTS] == [1, 1, 0]
+    if forgotten and path.stat().st_ino == before.st_ino:
+        # A power cut: the kernel had let go of what the failed sync was of.
+        with path.open("r+b") as file:
+            file.seek(before.st_size)
+            file.write(bytes(100))
     field.restart()
     report = field.run_until_report()
     assert (report.used, report.weight) == (3, 60.0)
