@@ -24,6 +24,7 @@ from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.engine import Engine
 from fedagent_coordinator.core.outcomes import SILENT
 from fedagent_coordinator.core.settings import Progress, Settings, milliseconds
+from fedagent_coordinator.errors import StoreFailedError
 from fedagent_coordinator.merged_models import merge_files
 from fedagent_coordinator.picture.status_files import (
     DeviceBook,
@@ -244,6 +245,8 @@ class RunStore:
     def close(self) -> None:
         """Close the files. Idempotent."""
         self._devices.close(self._clock_ms())
+        with suppress(StoreFailedError):
+            self._save_measured()
         self.database.close()
 
     def flush(self) -> Iterable[Input]:
@@ -307,8 +310,8 @@ class RunStore:
     def _settle(self, effect: fx.Settle) -> None:
         began = self._clock()
         self._checkpoint("settling")
-        self.database.settle(self.run.run_id, effect, self._measured)
-        self._measured = []
+        if self.database.settle(self.run.run_id, effect, self._measured):
+            self._measured = []
         effect.timing_ms["settle"] = milliseconds(self._clock() - began)
         self._checkpoint("settled")
 

@@ -188,6 +188,16 @@ def test_the_best_model_of_a_regression_is_that_of_least_error(tmp_path: Path) -
         assert best.digest in store.read.models.to_keep(last=1)
 
 
+def test_a_stop_keeps_what_was_measured_of_the_newest_model(tmp_path: Path) -> None:
+    given = recipe("rounds.count=9")
+    site = Site(tmp_path, given, toy_edges(given))
+    site.run(until=60.0, stop=lambda: any(event.name == "model" for event in site.events))
+    site.close()
+    with Books(tmp_path) as store:
+        (found,) = store.read.models.metrics(store.read.run().run_id, last=1).values()
+    assert "accuracy" in found
+
+
 def test_without_held_out_samples_a_run_is_primary_metric_its_training(tmp_path: Path) -> None:
     given = recipe(*LINEAR, "evaluation.dataset=none")
     edges = toy_edges(given, agents=1)
