@@ -65,7 +65,7 @@ def ledger(played: "Played", read: Reader, *, ends: bool) -> None:
     steps: dict[tuple[int | None, int | None], list[tuple[str, int]]] = defaultdict(list)
     edges: Counter[tuple[int | None, int | None]] = Counter()
     for entry in reversed(read.ledger.show(run_id=run, limit=-1)):
-        if entry.kind in ("reserve", "settle", "void"):
+        if entry.kind in ("reserve", "settle", "void") and entry.edge is not None:
             steps[entry.round, entry.client].append((entry.kind, entry.amount_micro))
         if entry.kind == "reserve" and entry.client is not None:
             edges[entry.round, entry.edge] += entry.amount_micro

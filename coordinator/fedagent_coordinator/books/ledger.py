@@ -81,6 +81,9 @@ UNION ALL {_MOVED}, 'operator', note, NULL, NULL, 0, '', at_ms, hash
     FROM entries n WHERE {_OF_RUN} AND kind IN ('note', 'accept')
 UNION ALL {_MOVED}, 'treasury', 'edge/' || edge, edge, client, price_micro, agent_id, at_ms, hash
     {_OF_ORDER} AND kind = 'reserve'
+UNION ALL {_MOVED}, 'treasury', 'orders', NULL, NULL, amount_micro - a.rent_micro, '', at_ms, hash
+    FROM entries n JOIN rounds a ON a.run_id = n.run_id AND a.round = n.round
+    WHERE {_OF_RUN} AND kind = 'reserve' AND a.state = 'open' AND amount_micro > a.rent_micro
 UNION ALL {_MOVED}, 'treasury', 'edge/' || rented_edge, rented_edge, NULL, a.rent_micro, edge_id,
     at_ms, hash {_OF_RENT} AND kind = 'reserve'
 UNION ALL {_END.format(_PAID)}, 'edge/' || edge, {_TO.format(_PAID, "'client/' || client")},

@@ -1,6 +1,7 @@
 """`ledger verify` finds what was changed beside the ledger: both ways, row by row."""
 
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -52,6 +53,15 @@ def folder(tmp_path: Path) -> Path:
         store.save_evaluation(run, volunteers(2, [0]))
         assert store.read.ledger.verify().problems == ()
     return tmp_path
+
+
+def test_what_an_open_round_has_reserved_is_shown_too(folder: Path) -> None:
+    with Books(folder) as store:
+        moved: Counter[str] = Counter()
+        for entry in store.read.ledger.show(limit=-1):
+            moved[entry.kind] += entry.amount_micro
+        reserved = store.read.balance(store.read.run().run_id).reserved_micro
+        assert moved["reserve"] - moved["settle"] - moved["void"] == reserved > 0
 
 
 CHANGED = "its rows have changed"
