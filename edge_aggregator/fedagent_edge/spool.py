@@ -83,7 +83,7 @@ class Journal:
         if path.exists():
             self._open()
         else:
-            self.fold(Memory(), b"")
+            self.begin_with(framed(Memory()))
 
     def _open(self) -> None:
         self.close()
@@ -106,15 +106,15 @@ class Journal:
 
     def append(self, record: Record, data: bytes = b"") -> Place:
         """Add a record, not yet durable; return where its data is."""
-        framed = _framed(record, data)
+        whole = framed(record, data)
         with self._lock:
             try:
-                _write(self._fd, framed, self._end)
+                _write(self._fd, whole, self._end)
             except OSError:
                 # A torn record would hide what is appended after it.
                 os.ftruncate(self._fd, self._end)
                 raise
-            self._end += len(framed)
+            self._end += len(whole)
             return self._end - len(data), len(data)
 
     def sync(self) -> None:
@@ -122,7 +122,7 @@ class Journal:
         with self._lock:
             if self._doubted:
                 # The kernel may have let go of what a failed sync was of.
-                self._begin_with(self._content())
+                self.begin_with(self._content())
                 return
             fd = os.dup(self._fd)
         try:
@@ -140,11 +140,8 @@ class Journal:
         with self._lock:
             return os.pread(self._fd, size, offset)
 
-    def fold(self, memory: Memory, model: bytes) -> None:
-        """Begin again with a memory alone; durably, or not at all."""
-        self._begin_with(_framed(memory, model))
-
-    def _begin_with(self, content: bytes | memoryview) -> None:
+    def begin_with(self, content: bytes | memoryview) -> None:
+        """Begin again with a memory alone, or with all of it; durably, or not at all."""
         with self._lock:
             try:
                 write_private(self._path, (content,))
@@ -175,7 +172,8 @@ class Journal:
         return found
 
 
-def _framed(record: Record, data: bytes) -> bytes:
+def framed(record: Record, data: bytes = b"") -> bytes:
+    """Return a record as it is in the journal."""
     packed = _encoder.encode(record)
     frame = (zlib.crc32(packed), len(packed), len(data))
     return b"".join((*(number.to_bytes(4, "little") for number in frame), packed, data))

@@ -76,7 +76,7 @@ from .core.effects import (
 )
 from .core.exchange import MAX_MODEL_BYTES
 from .core.weighing import Weighing, weighing_of
-from .spool import Journal, Place, Spool, try_room
+from .spool import Journal, Place, Spool, framed, try_room
 
 KEPT_PIECES = 8
 """Pieces of models that are kept in memory, of up to 256 KiB each."""
@@ -291,7 +291,7 @@ class EdgeStore:
         if isinstance(record, Memory):
             before, model = self._noted, self._small.get(record.model, b"")
             if self._journal.is_long and not record.open_round:
-                self._journal.fold(record, model)
+                self._journal.begin_with(framed(record, model))
             else:
                 # Large, and the same for a whole run.
                 body = b"" if record.body == before.body else record.body

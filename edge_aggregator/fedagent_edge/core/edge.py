@@ -42,7 +42,7 @@ from .effects import (
     ReopenedRound,
     TryDisk,
 )
-from .evaluation import Evaluations
+from .evaluation import RETURN_S, Evaluations
 from .exchange import Exchange
 from .rounds import Rounds
 from .sessions import CLONED
@@ -158,7 +158,7 @@ class EdgeCore:
     def _link_up(self, event: LinkUp, now: float) -> list[Effect]:
         if event.link != LAN:
             return self.upstream.connected(now)
-        self.evaluations.lan_up(now)
+        self.evaluations.returned_at = now + RETURN_S
         return [self._beacon(now, news=True)]
 
     # ------------------------------------------------------------- from agents

@@ -258,7 +258,7 @@ class Evaluations:
         self.state = state
         self.neighbours = Neighbourhood(state.sessions, state.counters)
         self._exchange = exchange
-        self._returned_at = 0.0
+        self.returned_at = 0.0
         self.adopt()
 
     def adopt(self) -> None:
@@ -266,10 +266,6 @@ class Evaluations:
         self.current = Evaluation(NOTHING, UNREAD, stage=Stage.ENDED)
         self._task: Task = task_of(self.state.memory.body)
         self.neighbours.begin(self.state.memory.run, self._task.peers)
-
-    def lan_up(self, now: float) -> None:
-        """Give agents time to come: they can from now on."""
-        self._returned_at = now + RETURN_S
 
     # -------------------------------------------------------- from coordinator
 
@@ -290,7 +286,7 @@ class Evaluations:
         effects: list[Effect] = []
         if last.ask.model != ask.model:
             self._exchange.stop(last.ask.model)
-        self.current = Evaluation(ask, self._task, self._returned_at, until)
+        self.current = Evaluation(ask, self._task, self.returned_at, until)
         if not self.current.final:
             self.neighbours.call(until)
             for agent in self.state.sessions.present_ids():

@@ -62,7 +62,7 @@ class Masking:
         self.cohort = Cohort(place, spec, state.site_members(), barred=barred)
         self._ordered, self._ended = {one.agent for one in order.assignments}, ended
         self._spec = spec
-        self._refused = dict.fromkeys(barred, BARRED)
+        self.refused = dict.fromkeys(barred, BARRED)
         self._phase = _Phase.KEYS
         # Half of the time until the deadline is the training's.
         self._stage_s = min(spec.stage_s, order.deadline_ms / 4000)
@@ -82,10 +82,6 @@ class Masking:
             return "masking_not_agreed", str(error)
         return "", ""
 
-    def why_out(self, agent: str) -> str:
-        """Return the reason why an agent is not in the masks."""
-        return self._refused.get(agent, NOT_IN_COHORT)
-
     def receive(
         self, agent: str, message: MaskKeys | MaskShares | MaskOpening, now: float
     ) -> list[Effect]:
@@ -96,7 +92,7 @@ class Masking:
                 try:
                     answer = self.cohort.keys(agent, message)
                 except MaskingError as error:
-                    self._refused[agent] = error.reason
+                    self.refused[agent] = error.reason
                     raise
             case MaskShares():
                 answer = self.cohort.shares(agent, message)

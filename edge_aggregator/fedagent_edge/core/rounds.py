@@ -185,7 +185,7 @@ class Rounds:
         effects: list[Effect] = []
         for agent, client in rnd.clients.items():
             if client.stage is Stage.WORKING and masking.is_out(agent):
-                why = masking.why_out(agent)
+                why = masking.refused.get(agent, NOT_IN_COHORT)
                 self._counters[NOT_IN_COHORT] += 1
                 effects += self.updates.without(client, OutcomeStatus.MISSED, why, now)
                 effects.append(Send(agent, RoundClosed(run=rnd.run, round=rnd.number)))
