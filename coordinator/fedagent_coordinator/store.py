@@ -45,15 +45,7 @@ from fedagent_coordinator.site.standing import learn_list
 from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_node.data_dir import Identity, write_private
 from fedagent_node.driver import Job
-from fedagent_node.effects import (
-    FinishModel,
-    Input,
-    Mark,
-    ModelFinished,
-    RunJob,
-    Write,
-    WriteModel,
-)
+from fedagent_node.effects import FinishModel, Input, Mark, ModelFinished, RunJob, Write, WriteModel
 from fedagent_protocol.errors import DigestError, ProtocolError
 from fedagent_protocol.failpoints import Checkpoint
 from fedagent_protocol.messages import (
@@ -152,12 +144,7 @@ class RunStore:
 
     def _open_run(self, config: CoordinatorConfig, recipe: Recipe) -> OpenedRun:
         run = open_run(
-            self.database,
-            self.blobs,
-            recipe,
-            config,
-            opinions=self.opinions,
-            task=self._task,
+            self.database, self.blobs, recipe, config, opinions=self.opinions, task=self._task
         )
         if self._task is not None and self._task.onnx:
             graphs = self._folder / GRAPHS

@@ -4,11 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from fedagent_node.errors import (
-    DataDirBusyError,
-    JoinError,
-    LinkError,
-)
+from fedagent_node.errors import DataDirBusyError, JoinError, LinkError
 from fedagent_node.process import end, return_freed_memory, start
 from fedagent_node.settings import SettingError
 from fedagent_protocol.errors import is_disk_error

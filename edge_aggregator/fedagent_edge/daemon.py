@@ -9,13 +9,7 @@ import uuid
 from fedagent_node.address import BrokerAddress
 from fedagent_node.data_dir import store_port, stored_port
 from fedagent_node.discovery.advert import Advert, in_words
-from fedagent_node.effects import (
-    EVERYBODY,
-    Connect,
-    Emit,
-    Send,
-    TakeRevocations,
-)
+from fedagent_node.effects import EVERYBODY, Connect, Emit, Send, TakeRevocations
 from fedagent_node.errors import LinkError
 from fedagent_node.network import bindable
 from fedagent_node.process import boot_id

@@ -158,10 +158,7 @@ def entries_named(store: Books, text: str) -> int:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_restore_that_is_cut_short_and_done_again_loses_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    revoked: str,
-    step: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, revoked: str, step: str
 ) -> None:
     error: type[BaseException] = OSError if step == "synced" else Crash
     folder, copy = tmp_path / "data", tmp_path / "copy"

@@ -40,10 +40,7 @@ class Field:
         self.home = open_site(self.folder / "c", self.site, now=self.now)
         self.enrolment = Enrolment(self.folder / "c")
         self.service = JoinService(
-            self.home,
-            self.enrolment,
-            certificate_days=30,
-            clock=lambda: self.now,
+            self.home, self.enrolment, certificate_days=30, clock=lambda: self.now
         )
         self.place = ""
 

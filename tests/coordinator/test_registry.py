@@ -81,9 +81,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ]
     monkeypatch.setattr(
-        registry,
-        "installed",
-        lambda group: own if group == "fedagent.policies" else [],
+        registry, "installed", lambda group: own if group == "fedagent.policies" else []
     )
 
 

@@ -193,12 +193,7 @@ def going_on(folder: Path, more: int, *sets: str, kill_at: str = "", kill_hit: i
 
 
 @pytest.mark.parametrize(
-    ("point", "hit"),
-    [
-        ("extend.committed", 1),
-        ("settled", 2),
-        ("reported-result", 1),
-    ],
+    ("point", "hit"), [("extend.committed", 1), ("settled", 2), ("reported-result", 1)]
 )
 def test_a_start_with_the_option_that_is_repeated_after_a_crash_adds_nothing(
     tmp_path: Path, point: str, hit: int

@@ -36,12 +36,7 @@ from tests.fakes.stored_runs import (
     [([600, 500], [1000], "edge 0", 1000), ([6000, 5000], [20_000], "the run", 10_000)],
 )
 def test_a_plan_beyond_a_budget_is_refused_whole(
-    store: Books,
-    run: str,
-    prices: list[int],
-    budgets: list[int],
-    payer: str,
-    free: int,
+    store: Books, run: str, prices: list[int], budgets: list[int], payer: str, free: int
 ) -> None:
     plan = small_plan(small_view(1, prices, budgets=budgets))
     refused = f"{payer} has {free} micro-credits, the round needs {sum(prices)}"

@@ -68,9 +68,7 @@ def test_who_goes_to_and_fro_between_late_work_and_its_own_fills_no_disk(tmp_pat
             assert len(list((tmp_path / "spool").glob("*.update"))) <= 2
 
 
-def test_what_is_kept_is_bounded_and_the_oldest_that_has_no_room_goes_first(
-    tmp_path: Path,
-) -> None:
+def test_what_is_kept_is_bounded_and_the_oldest_that_has_no_room_goes_first(tmp_path: Path) -> None:
     f = far_field(tmp_path)
     updates = f.core.rounds.updates
     updates.most_kept_bytes = len(f.model) + 1000

@@ -37,10 +37,7 @@ def _check(graph: Graph, ids: set[str]) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    places=st.lists(st.one_of(_place, _grid), max_size=60),
-    k=st.integers(1, 6),
-)
+@given(places=st.lists(st.one_of(_place, _grid), max_size=60), k=st.integers(1, 6))
 @example(places=[(0.0, 0.0)] * 20, k=1)
 def test_near_is_connected_and_nobody_has_more_than_twice_k(
     places: list[tuple[float, float]], k: int

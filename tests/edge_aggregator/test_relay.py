@@ -7,12 +7,7 @@ from contextlib import suppress
 import pytest
 
 from fedagent_edge.core.effects import Ignored
-from fedagent_edge.core.neighbours import (
-    CARDS_BYTES,
-    INBOX_BYTES,
-    LINGER_S,
-    OVERHEAD_BYTES,
-)
+from fedagent_edge.core.neighbours import CARDS_BYTES, INBOX_BYTES, LINGER_S, OVERHEAD_BYTES
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import MAX_NEIGHBOURS, MAX_PEER_BYTES

@@ -90,12 +90,7 @@ def test_a_snapshot_of_another_policy_or_a_damaged_one_is_refused(tmp_path: Path
     ],
 )
 def test_old_snapshots_stay_at_equal_distances_unless_they_are_large(
-    store: Books,
-    run: str,
-    monkeypatch: pytest.MonkeyPatch,
-    first: int,
-    room: int,
-    kept: list[int],
+    store: Books, run: str, monkeypatch: pytest.MonkeyPatch, first: int, room: int, kept: list[int]
 ) -> None:
     monkeypatch.setattr(store_of, "_SNAPSHOT_BYTES", room)
     for t in range(first, 2001, 50):

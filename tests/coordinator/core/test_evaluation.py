@@ -203,11 +203,7 @@ def test_all_that_the_edges_see_are_enough_volunteers(edges: int) -> None:
 
 
 @examples(max_examples=40)
-@given(
-    played=st.lists(st.booleans(), max_size=30),
-    rounds=st.integers(1, 4),
-    each=st.booleans(),
-)
+@given(played=st.lists(st.booleans(), max_size=30), rounds=st.integers(1, 4), each=st.booleans())
 def test_every_slot_that_is_credited_ends_with_a_call(
     played: list[bool], rounds: int, *, each: bool
 ) -> None:

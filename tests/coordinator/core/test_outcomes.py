@@ -29,10 +29,7 @@ def _settle(*outcomes: Outcome, agents: Sequence[str] = ("a", "b")) -> Settle:
 
 
 def _ended(
-    *outcomes: Outcome,
-    agents: Sequence[str] = ("a", "b"),
-    steps: float = 0.0,
-    failed: str = "",
+    *outcomes: Outcome, agents: Sequence[str] = ("a", "b"), steps: float = 0.0, failed: str = ""
 ) -> tuple[Settle, Counter[str]]:
     reserved = small_plan(small_view(1, [100] * len(agents)))
     part = EdgePart("edge-0", 0, None, list(range(len(agents))), list(agents))
@@ -55,8 +52,7 @@ def test_what_a_failed_edge_used_is_in_no_model_and_is_paid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "kept"),
-    [(12.5, 12.5), (1e300, 30.0), (-1.0, 0.0), (float("nan"), 0.0)],
+    ("told", "kept"), [(12.5, 12.5), (1e300, 30.0), (-1.0, 0.0), (float("nan"), 0.0)]
 )
 def test_an_edge_is_believed_no_more_steps_than_were_ordered(told: float, kept: float) -> None:
     settled, _ = _ended(steps=told)

@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_coordinator.core.outcomes import PaidWork
-from fedagent_protocol.messages import (
-    EdgeToCoordinator,
-    Outcome,
-    OutcomeStatus,
-    RoundReport,
-)
+from fedagent_protocol.messages import EdgeToCoordinator, Outcome, OutcomeStatus, RoundReport
 from fedagent_task.recipe.spec import PrivacySpec
 from tests.fakes.engine_field import Field, settings, toy_edges
 from tests.fakes.toy_edge import ToyEdge

@@ -31,12 +31,7 @@ def feedback(seen: RoundView, pairs: np.ndarray, believed: np.ndarray) -> Feedba
 
 def believed(norms: list[float], **given: object) -> list[float]:
     n = len(norms)
-    facts = {
-        "samples": np.full(n, 10),
-        "reason": [""] * n,
-        "valid": np.ones(n, np.bool_),
-        **given,
-    }
+    facts = {"samples": np.full(n, 10), "reason": [""] * n, "valid": np.ones(n, np.bool_), **given}
     found = evidence(np.zeros(n, np.int64), norm=np.array(norms), **facts)  # type: ignore[arg-type]
     return [float(one) for one in found]
 

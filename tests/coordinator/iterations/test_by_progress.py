@@ -78,7 +78,7 @@ said = st.floats(allow_nan=False, allow_infinity=False)
         st.tuples(said, said, st.integers(0, 2**53), st.integers(0, 2**53), st.booleans()),
         min_size=1,
         max_size=30,
-    ),
+    )
 )
 def test_whatever_a_device_says_numbers_stay_in_range_and_a_restored_one_continues_bit_equal(
     rounds: list[tuple[float, float, int, int, bool]],

@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator import iterations
 from fedagent_coordinator.core.effects import Controls
-from fedagent_coordinator.iterations.primal_dual import (
-    PrimalDualControl,
-    rounded,
-)
+from fedagent_coordinator.iterations.primal_dual import PrimalDualControl, rounded
 from fedagent_coordinator.policies.base import Purpose, round_rng
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_task.recipe.text import parse_recipe

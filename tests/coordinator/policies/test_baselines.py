@@ -72,11 +72,7 @@ def at_round(t: int, plays: list[int], wins: list[float], mu: float) -> int:
     """The arm that is played at round t with these counters, 4 the most ever won."""
     policy = CucbPolicy(pool=len(plays), mu=mu)
     policy.restore(
-        {
-            "plays": np.array(plays, dtype=np.int64),
-            "wins": np.array(wins),
-            "best": np.array([4.0]),
-        }
+        {"plays": np.array(plays, dtype=np.int64), "wins": np.array(wins), "best": np.array([4.0])}
     )
     view = column_view(t, clients=6)
     return int(policy.select(view, np.random.default_rng(0)).notes["arm"])

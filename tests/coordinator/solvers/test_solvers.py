@@ -61,11 +61,7 @@ def assignments(draw: st.DrawFn) -> AssignmentProblem:
     """Tiny instances: at most 12 pairs, with ties, zero costs and zero budgets."""
     edges = draw(st.integers(1, 3))
     pairs = draw(
-        st.lists(
-            st.tuples(st.integers(0, 5), st.integers(0, edges - 1)),
-            max_size=12,
-            unique=True,
-        )
+        st.lists(st.tuples(st.integers(0, 5), st.integers(0, edges - 1)), max_size=12, unique=True)
     )
     n = len(pairs)
     prices = draw(st.lists(st.integers(0, 6), min_size=6, max_size=6))

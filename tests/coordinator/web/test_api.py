@@ -19,16 +19,8 @@ from fedagent_coordinator.core.effects import HeldOutEvaluated
 from fedagent_coordinator.errors import ListenError
 from fedagent_coordinator.explanation.account import Explanation
 from fedagent_coordinator.picture import totals as books
-from fedagent_coordinator.picture.records import (
-    DeviceDetail,
-    Done,
-    Field,
-    Waiting,
-)
-from fedagent_coordinator.picture.status_files import (
-    PAGE_FILE,
-    read_page,
-)
+from fedagent_coordinator.picture.records import DeviceDetail, Done, Field, Waiting
+from fedagent_coordinator.picture.status_files import PAGE_FILE, read_page
 from fedagent_coordinator.picture.watcher import Watcher
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.web.feed import Feed
@@ -224,11 +216,7 @@ def test_beyond_loopback_it_is_https_and_its_cookie_stays_there(folder: Path) ->
 def test_a_device_that_waits_is_let_in_by_the_code_that_it_shows(tmp_path: Path) -> None:
     write_run(tmp_path, rounds=1)
     request = JoinRequest(
-        version=JOIN_VERSION,
-        role="agent",
-        name="kitchen",
-        site="default",
-        public=b"p" * 32,
+        version=JOIN_VERSION, role="agent", name="kitchen", site="default", public=b"p" * 32
     )
     code = code_of(b"authority", request.public)
     with Enrolment(tmp_path) as site:

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.policies.adaptive.context_experts import ContextExperts, mixed
-from fedagent_coordinator.policies.adaptive.feature_bins import (
-    BinnedContext,
-)
+from fedagent_coordinator.policies.adaptive.feature_bins import BinnedContext
 from fedagent_coordinator.policies.adaptive.upload_demand import Reported
 from fedagent_coordinator.policies.base import FloatArray, RoundView
 from tests.fakes.rounds import column_view, ended

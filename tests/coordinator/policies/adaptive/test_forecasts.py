@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies import Ending, Feedback
-from fedagent_coordinator.policies.adaptive.device_filters import (
-    DeviceFilters,
-    chance_by_type,
-)
+from fedagent_coordinator.policies.adaptive.device_filters import DeviceFilters, chance_by_type
 from fedagent_coordinator.policies.adaptive.forecasts import EXPERTS, Forecasts
 from fedagent_coordinator.policies.adaptive.shared_failures import (
     _FIRST_SHARES,

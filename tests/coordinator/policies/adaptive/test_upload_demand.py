@@ -47,10 +47,7 @@ def test_waits_for_arrivals_do_not_grow_with_less_compute() -> None:
     demand, view = UploadDemand(), column_view(deadline_s=1.5, **CLOCK)
     # Half a second of arrival steps, two hundredths of computation at 2 cores.
     heard = replace(
-        ended(view, [0, 1]),
-        dt_s=np.full(2, 0.01),
-        lc_s=np.full(2, 0.52),
-        train_s=np.full(2, 0.02),
+        ended(view, [0, 1]), dt_s=np.full(2, 0.01), lc_s=np.full(2, 0.52), train_s=np.full(2, 0.02)
     )
     for _ in range(30):
         learn(demand, heard)
