@@ -244,6 +244,7 @@ class EdgeStore:
         return data
 
     def _lost(self, digest: str, detail: str) -> ContentLostError:
+        self._read.cache_clear()
         with suppress(OSError):
             self._models.drop(digest)
         return ContentLostError(digest, detail[:200])

@@ -19,8 +19,8 @@ PIECE_S = 1.0
 AHEAD_S = 2.0
 """How long a message takes on a slow link, and all that is authorised."""
 FIRST_RATE = 32 * 1024
-LEAST_RATE = 8 * 1024
-"""Bytes per second: what any link is believed to carry at first, and at last."""
+LEAST_RATE, MOST_RATE = 8 * 1024, WINDOW_BYTES / AHEAD_S
+"""Bytes per second: what any link is believed to carry at first, at least and at most."""
 PATIENCE = 4.0
 LEAST_PATIENCE_S = 2.0
 LONGEST_PATIENCE_S = 60.0
@@ -104,14 +104,11 @@ class Pace:
         """Most that should be under way."""
         return min(WINDOW_BYTES, AHEAD_S * self.rate)
 
-    def slow_down(self) -> None:
-        """Believe half of it: nothing came in time."""
-        self.rate = max(LEAST_RATE, self.rate / 2)
-
     def note(self, nbytes: int, seconds: float) -> None:
-        """Add what went over it."""
-        seen = nbytes / max(seconds, 1e-4)
-        self.rate = max(LEAST_RATE, min(seen, 2 * self.rate))
+        """Add what went over it: a little that came soon does not show that it carries no more."""
+        seen = min(nbytes / max(seconds, 1e-4), 2 * self.rate, MOST_RATE)
+        if seen > self.rate or 3 * nbytes >= self.window_bytes or seconds > PIECE_S / 4:
+            self.rate = max(LEAST_RATE, seen)
 
 
 @dataclass(slots=True)
@@ -160,11 +157,14 @@ class Receiver:
         are asked for again, ever more patiently.
         """
         if self.due is not None and now >= self.due:
-            self._moved_at, self._repeats = now, self._repeats + 1
+            self._moved_at, self._repeats = now, min(self._repeats + 1, 9)
             # What comes now may be of either request: that is no measurement.
             self._came, self._asked_at = 0, now
-            self.pace.slow_down()
-            return self._pieces(sorted(self._outstanding))
+            self.pace.rate = max(LEAST_RATE, self.pace.rate / 2)
+            # The rest may come of itself; else it is asked for when this is here.
+            again = sorted(self._outstanding)[: self._window]
+            self._outstanding, self._cursor = dict.fromkeys(again), 0
+            return self._pieces(again)
         if 2 * self.outstanding > self._window:
             return ()
         self._measure(now)

@@ -24,7 +24,7 @@ BODY = msgspec.msgpack.encode({"aggregation": {"late_rounds": 5}})
 
 def far_field(directory: Path) -> Field:
     agents = {name: ToyAgent(name, size=ELEMENTS, chunk_bytes=CHUNK) for name in ("near", "far")}
-    return Field(directory, agents, size=ELEMENTS, body=BODY).ready()
+    return Field(directory, agents, size=ELEMENTS, body=BODY, chunk_bytes=CHUNK).ready()
 
 
 def interrupted(field: Field) -> m.UpdateOffer:
@@ -81,3 +81,18 @@ def test_what_is_kept_is_bounded_and_the_oldest_that_has_no_room_goes_first(tmp_
         updates.kept[name] = work
     interrupted(f)
     assert list(updates.kept) == ["nothing here", "small", "y", "far"]
+
+
+def test_a_model_that_nobody_goes_on_with_is_not_kept_ready(tmp_path: Path) -> None:
+    field = far_field(tmp_path)
+    mute = field.agents["far"]
+    mute.work_s = 1e6
+    for number in range(1, 6):
+        field.order(number)
+        field.run_for(0.1)
+        mute.silent, model = True, mute.orders[-1].model
+        need = m.Need(run=RUN, round=number, digest=model, ranges=((0, 1),))
+        field.to_edge("far", need)
+        field.run_until_report(number)
+        mute.silent = False
+    assert len(field.core.exchange._out) <= 2

@@ -265,6 +265,18 @@ def test_a_damaged_model_reaches_nobody_is_said_in_one_line_and_fetched_again(
     assert len(field.notes) == 1
 
 
+def test_what_was_read_of_a_damaged_model_is_not_sent_of_the_one_that_follows(
+    tmp_path: Path,
+) -> None:
+    field = _field(tmp_path, 100_000)
+    field.order(deadline_ms=30_000, max_wait_ms=60_000)
+    _cut_models(field)
+    assert field.run_until_report().failed == "the edge's model is lost"
+    field.give_model()
+    field.order(2)
+    assert field.run_until_report(2).used == 3
+
+
 def test_an_update_is_synced_before_its_agent_has_a_receipt_after_a_kill_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

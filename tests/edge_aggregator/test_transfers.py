@@ -10,6 +10,7 @@ from fedagent_edge.core.effects import LAN
 from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
+from fedagent_protocol.transfer import WINDOW_BYTES
 
 from .harness import RUN, Field, ToyAgent, expected_mean, field_of
 
@@ -57,6 +58,21 @@ def test_models_come_with_orders_as_long_as_all_of_them_fit_a_link(
     assert field.run_until_report().used == 4
     for agent in field.agents.values():
         assert [order.first for order in agent.orders] == [field.model if together else b""]
+
+
+def test_an_agent_that_asks_all_the_time_gets_a_window_a_second(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 2, size=1_000_000, chunk_bytes=32 * 1024)
+    field.agents["a0"].decline = m.DeclineReason.LOAD
+    field.order()
+    greedy = field.agents["a1"]
+    greedy.work_s = 1e6
+    field.run_for(5.0)
+    greedy.heard.clear()
+    for _ in range(1000):
+        field.to_edge("a1", m.Need(run=RUN, round=1, digest=field.digest, ranges=((0, 999),)))
+        field.run_for(0.01)
+    got = sum(len(one.data) for one in greedy.heard if isinstance(one, m.Chunk))
+    assert got <= 11 * WINDOW_BYTES
 
 
 def test_a_sender_that_stalls_holds_up_nobody_and_may_come_back(tmp_path: Path) -> None:

@@ -124,6 +124,24 @@ def test_a_link_is_never_asked_for_more_than_it_carries_in_two_seconds_nor_twice
     assert now <= 1.2 * layout.size / rate + 10 * round_trip_s
 
 
+def test_a_receiver_that_hears_nothing_for_days_asks_on_and_for_less() -> None:
+    receiver = Receiver(Layout(WINDOW_BYTES, 10_000), Pace(5e5))
+    asked = [receiver.ask(0.0)]
+    while receiver.due is not None and receiver.due < 2 * 86_400:
+        asked.append(receiver.ask(receiver.due))
+    assert [sum(b - a for a, b in one) for one in asked[:4]] == [100, 50, 25, 12]
+    assert asked[-1] == ((0, 1), (1, 2))
+
+
+def test_the_short_end_of_an_object_makes_no_fast_link_slow() -> None:
+    pace = Pace(WINDOW_BYTES)
+    pace.note(1000, 0.1)
+    assert pace.window_bytes == WINDOW_BYTES
+    for nbytes, seconds in ((1, 0.0), (WINDOW_BYTES, -1.0), (1, 1e9), (0, 1.0)):
+        pace.note(nbytes, seconds)
+        assert 16 * 1024 <= pace.window_bytes <= WINDOW_BYTES
+
+
 def test_a_repeated_request_is_ignored_while_the_link_is_busy() -> None:
     sender = Sender(Layout(40, 10))
     sender.authorise(((0, 2),), link_idle=True)

@@ -17,6 +17,7 @@ from fedagent_node.effects import (
 )
 from fedagent_protocol.messages import Chunk, GlobalModel, Need
 from fedagent_protocol.transfer import (
+    LEAST_PATIENCE_S,
     PIECE_BYTES,
     WINDOW_BYTES,
     CreditPool,
@@ -182,7 +183,9 @@ class Exchange:
             out.before, out.since = out.since, 0
         out.heard_at = now
         room = WINDOW_BYTES - out.since
-        out.sender.authorise(need.ranges, link_idle=event.link_idle, most_bytes=room)
+        # Nobody is so impatient but who wants us to send without end.
+        again = event.link_idle and now >= out.sent_at + LEAST_PATIENCE_S / 2
+        out.sender.authorise(need.ranges, link_idle=again, most_bytes=room)
         self._book(out, out.before + out.since)
         self._waiting[key] = None
         return self._pump(now)
@@ -204,6 +207,11 @@ class Exchange:
     def stop(self, digest: str) -> None:
         """Send a file no more."""
         for key in [key for key in self._out if key[1] == digest]:
+            self._end(key)
+
+    def keep(self, *digests: str) -> None:
+        """Send no other files than these, and what the run's devices get once."""
+        for key in [key for key in self._out if key[1] not in {*digests, self.state.memory.once}]:
             self._end(key)
 
     def _pump(self, now: float) -> list[Effect]:

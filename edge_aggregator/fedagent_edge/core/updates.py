@@ -294,6 +294,7 @@ class Updates:
             for agent, one in self.kept.items()
             if one.run == rnd.run and 0 < rnd.number - one.round <= rnd.weighing.late_rounds
         }
+        self._exchange.keep(rnd.base, *(one.base for one in self.kept.values()))
         for agent, client in rnd.clients.items():
             client.kept = client.work = self.kept.get(agent)
 
