@@ -75,6 +75,26 @@ def test_an_agent_that_asks_all_the_time_gets_a_window_a_second(tmp_path: Path) 
     assert got <= 11 * WINDOW_BYTES
 
 
+def test_what_waits_for_the_dead_is_bounded_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 20, size=300_000, chunk_bytes=32 * 1024)
+    for agent in field.agents.values():
+        agent.silent = True
+    field.order(deadline_ms=60_000, max_wait_ms=90_000)
+    field.core.exchange._room.limit_bytes = 4 * WINDOW_BYTES
+    need = m.Need(run=RUN, round=1, digest=field.digest, ranges=((0, 32),))
+    for name in field.agents:
+        field.to_edge(name, need)
+    outlets = field.core.exchange._out
+    for _ in range(2):
+        field.run_for(7)
+        sent = {name: len(out.sender._sent) for (name, _), out in outlets.items()}
+        assert sum(sent.values()) <= 4 * 32
+    assert not sent["a19"]
+    field.to_edge("a19", need)
+    field.run_for(1)
+    assert len(outlets["a19", field.digest].sender._sent) == 32
+
+
 def test_a_sender_that_stalls_holds_up_nobody_and_may_come_back(tmp_path: Path) -> None:
     field = field_of(tmp_path, 4, size=100_000, credit_bytes=128 * 1024)
     for agent in field.agents.values():

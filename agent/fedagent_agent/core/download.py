@@ -88,7 +88,7 @@ class Download:
         if not event.refused:
             self.loading, self.whole_at = False, now
             nbytes, seconds = self._got - self._first_bytes, self.moved_at - self._first_at
-            # The first chunk waits for other agents; only what follows shows the link.
+            # The first message waits for the edge; only what follows shows the link.
             if link is not None and nbytes > 0 and seconds > 0:
                 link.note_download(nbytes, seconds)
             return []

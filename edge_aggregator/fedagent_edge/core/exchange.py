@@ -34,7 +34,7 @@ OUT_BYTES = 32 << 20
 """Most that is sent to all agents together and that none of them has shown to have: all of it may
 wait in the broker's memory."""
 QUIET_S = 10.0
-"""An agent that asks for nothing for so long holds up none of those that wait for room."""
+"""An agent that asks for nothing for so long gets nothing, and holds up none that wait for room."""
 WAITING_S = 0.5
 """How often it is looked whether there is room."""
 ONCE_AGAIN_S = 5.0
@@ -218,6 +218,8 @@ class Exchange:
         effects: list[Effect] = []
         for key in list(self._waiting):
             out = self._out[key]
+            if now >= out.heard_at + QUIET_S:
+                continue
             while self._room.chunks(PIECE_BYTES) and (found := out.sender.next()) is not None:
                 index, nbytes = found
                 chunk = Chunk(run=self.state.memory.run, digest=out.digest, index=index, data=b"")
