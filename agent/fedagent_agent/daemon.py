@@ -1,6 +1,5 @@
 """The agent as a process: its start, its links, its trainer, and the readings of the device."""
 
-import asyncio
 import functools
 import json
 import logging
@@ -88,7 +87,7 @@ class AgentDaemon:
         shell.emit(Emit("ready", {"id": me}))
         _log.info("%s: ready, looks for edges of site %s", me, config.site)
         self._measure()
-        shell.spawn(self._keep_measuring(), "measure")
+        self._measuring = shell.spawn(self._keep_measuring(), "measure")
         shell.spawn(self._ask_programs(), "ask-programs")
         await self._connect(links, identity)
         await shell.be_observed("agent")
@@ -156,8 +155,9 @@ class AgentDaemon:
 
     async def _keep_measuring(self) -> None:
         while True:
+            if time.monotonic() >= self._measured_at + MEASURE_S / 2:
+                self._measure()
             await in_step(MEASURE_S if self._shell.driver.core.urgent() else REST_S)
-            self._measure()
 
     def _measure(self) -> None:
         self._measured_at = time.monotonic()
@@ -179,10 +179,10 @@ class AgentDaemon:
     # --------------------------------------------------------------- for people
 
     def _show(self, event: Emit) -> None:
-        now = time.monotonic()
-        self._log_lines(self._worklog.lines_for(event, now))
-        if event.name == "ordered" and now >= self._measured_at + MEASURE_S:
-            asyncio.get_running_loop().call_soon(self._measure)
+        self._log_lines(self._worklog.lines_for(event, time.monotonic()))
+        if event.name == "ordered":  # what rested begins with the pauses of work
+            self._measuring.cancel()
+            self._measuring = self._shell.spawn(self._keep_measuring(), "measure")
         if event.name == "samples":
             self._log_samples(event)
         _log.debug("%s: %s %s", self._shell.id, event.name, event.fields)

@@ -13,16 +13,7 @@ from fedagent_agent.peers.core.records import ArmStats, SlotRecord, StoreSlot
 from fedagent_agent.trainer.frames import Open, Train
 from fedagent_protocol import messages as m
 from fedagent_task.recipe.spec import ModelSpec, PrivacySpec, TaskSpec
-from tests.fakes.hand_edge import (
-    CHUNK,
-    EDGE,
-    REAL,
-    RUN,
-    HandEdge,
-    digest_of,
-    joined,
-    model_of,
-)
+from tests.fakes.hand_edge import CHUNK, EDGE, REAL, RUN, HandEdge, digest_of, joined, model_of
 from tests.fakes.peer_network import read_slots
 
 SMALL = model_of(3000)

@@ -1,17 +1,24 @@
 """The start of an agent and its end: what cannot work is refused, and an idle one is small."""
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fedagent_agent import daemon
 from fedagent_agent.config import AgentConfig
+from fedagent_agent.core.effects import Measured
 from fedagent_agent.daemon import check_stream
 from fedagent_agent.streams.spec import StreamError
+from fedagent_node.effects import Emit
 from fedagent_node.settings import SettingError
 from fedagent_testbed.local import RoleProcess
 
@@ -128,3 +135,23 @@ asyncio.run(main())
     said = json.loads(ended.stdout)
     assert said["loaded"] == ["cryptography"], "what signs"
     assert said["pss_kb"] < 60_000
+
+
+async def test_an_order_has_a_device_that_rested_measured_every_few_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "MEASURE_S", 0.05)
+    monkeypatch.setattr(daemon, "REST_S", 1e6)
+    made: Any = daemon.AgentDaemon(AgentConfig(data_dir=str(tmp_path), stream="digits"))
+    measured, core = list[Measured](), SimpleNamespace(urgent=lambda: False)
+    of_shell = {"id": "me", "driver": SimpleNamespace(core=core), "receive": measured.append}
+    made._shell = SimpleNamespace(**of_shell, spawn=lambda work, _: asyncio.ensure_future(work))
+    made._trainer, made._measured_at = SimpleNamespace(pid=None), time.monotonic()
+    made._measuring = asyncio.ensure_future(made._keep_measuring())
+    await asyncio.sleep(0.2)
+    assert not measured
+    core.urgent = lambda: True
+    made._show(Emit("ordered", {"run": "0", "round": 1, "edge": "e"}))
+    await asyncio.sleep(0.4)
+    made._measuring.cancel()
+    assert len(measured) >= 4

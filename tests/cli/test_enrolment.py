@@ -85,6 +85,7 @@ def test_what_cannot_be_is_said_with_the_mend(run: Run, tmp_path: Path) -> None:
     assert "not a name" in problem(run, "devices", "invite", "", "--address", "a")
     assert "write HOST" in problem(run, "devices", "invite", "k", "--address", "a:b")
     assert "see `fedagent devices`" in problem(run, "devices", "accept", "K7QM-2XAF-4TDE")
+    assert "nobody is waiting" in run("devices", "accept", "--all")
     assert "no device or edge belongs" in problem(run, "devices", "revoke", "kitchen")
     (folder / "site" / "ca.pem").write_text("what")
     assert "is not a certificate" in problem(run, "devices", "invite", "kitchen")

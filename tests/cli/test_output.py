@@ -24,16 +24,6 @@ def test_a_name_has_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.M
             places.data_dir("agent", bad)
 
 
-def test_recipes_are_found_by_name_and_by_path(tmp_path: Path) -> None:
-    own = tmp_path / "own.toml"
-    own.write_text("")
-    assert places.find_recipe(str(own)) == own.resolve()
-    for name in places.recipe_names():
-        assert places.find_recipe(name).is_file()
-    with pytest.raises(UsageError, match="digits"):
-        places.find_recipe("no-such-recipe")
-
-
 @given(st.integers(min_value=-(10**15), max_value=10**15))
 def test_credits_are_shown_exactly(micro: int) -> None:
     text = output.credits_text(micro).replace(",", "")
@@ -64,6 +54,11 @@ def test_who_reads_no_more_is_no_error_of_ours(home: Path) -> None:
     )
     os.close(begin)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_role_starts_without_an_output(tmp_path: Path) -> None:
+    line = f"{sys.executable} -m fedagent_cli agent --stream csv:/nope --data-dir {tmp_path} >&-"
+    assert subprocess.run(["sh", "-c", line], check=False).returncode == 13, "no such stream"
 
 
 def test_an_output_on_a_full_disk_is_one_line(home: Path) -> None:

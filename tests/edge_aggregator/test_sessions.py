@@ -22,6 +22,7 @@ from fedagent_protocol import messages as m
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, encode
 from fedagent_protocol.columns import unpack
 
+from . import harness
 from .harness import field_of
 
 EPOCH = "0" * 32
@@ -178,3 +179,20 @@ def test_who_is_cloned_takes_part_no_more_and_the_coordinator_is_told_why(tmp_pa
     assert {one.agent: one.used for one in report.outcomes} == {
         agent: agent != cloned for agent in f.agents
     }
+
+
+def test_an_idle_device_that_is_ordered_has_time_to_answer_and_a_dead_one_half_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = field_of(tmp_path, 2)
+    for agent in f.agents.values():
+        agent._hellos += 1  # no report of its own
+        f.to_edge(agent.id, m.ContextReport(seq=9, available=True, price=5, period_ms=90_000))
+    f.run_for(80.0)
+    f.run_for(f.core._search_at - f.now - 0.1)
+    monkeypatch.setattr(harness, "DELAY_S", 1.0)
+    f.agents["a1"].silent = True
+    f.order(deadline_ms=90_000, max_wait_ms=90_000, min_updates=2)
+    report = f.run_until_report(max_s=95.0)
+    ends = {one.agent: (str(one.status), one.tau_ms < 30_000) for one in report.outcomes}
+    assert ends == {"a0": ("arrived", True), "a1": ("gone", True)}

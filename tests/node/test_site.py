@@ -1,6 +1,5 @@
 """A site: what its authority signs is read back and nothing else; what a role holds; who is out."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,18 +9,11 @@ from hypothesis import strategies as st
 
 from fedagent_node.data_dir import Identity
 from fedagent_node.envelope import EnvelopeError, Refusal
-from fedagent_node.errors import CredentialsError, JoinUnreachableError
+from fedagent_node.errors import CredentialsError
 from fedagent_node.site import MAX_DER_BYTES
 from fedagent_node.site.authority import DAYS, Authority
-from fedagent_node.site.certificates import (
-    RENEW_AT,
-    ROLES,
-    CertificateError,
-    Role,
-    fingerprint,
-)
+from fedagent_node.site.certificates import ROLES, CertificateError, Role, fingerprint
 from fedagent_node.site.credentials import (
-    Credentials,
     Joined,
     load_credentials,
     members_of,
@@ -31,7 +23,6 @@ from fedagent_node.site.credentials import (
 from fedagent_node.site.membership import Membership
 from fedagent_node.site.reading import read_certificate, read_crl
 from fedagent_protocol.messages import MemberKeys
-from tests.fakes.links import eventually
 from tests.fakes.site import Members
 from tests.fakes.voices import identity
 
@@ -173,13 +164,8 @@ def test_damage_is_an_error_with_the_hint(home: Members, name: str, damage: byte
 
 
 def keys_of(who: Identity, certificate: bytes) -> MemberKeys:
-    return MemberKeys(
-        identity=who.public_bytes,
-        mask=bytes(32),
-        seal=bytes(32),
-        signature=bytes(64),
-        certificate=certificate,
-    )
+    others = {"mask": bytes(32), "seal": bytes(32), "signature": bytes(64)}
+    return MemberKeys(identity=who.public_bytes, certificate=certificate, **others)
 
 
 def test_agents_of_its_site_alone_pass(home: Members, tmp_path: Path) -> None:
@@ -204,13 +190,13 @@ def test_agents_of_its_site_alone_pass(home: Members, tmp_path: Path) -> None:
 # ------------------------------------------------------------ while a role runs
 
 
-def membership(home: Members, name: str, *, days: float = 30.0) -> tuple[Membership, list[object]]:
+def membership(home: Members, name: str) -> tuple[Membership, list[object]]:
     changes: list[object] = []
 
     async def changed(ids: frozenset[str]) -> None:
         changes.append(ids)
 
-    member = home.member(name, "edge", days=days)
+    member = home.member(name, "edge")
     member.on_change = changed
     return member, changes
 
@@ -246,29 +232,3 @@ async def test_certificates_of_others_are_refused_with_the_reason(
     assert refusal(member, foreign.der) is Refusal.NO_CERTIFICATE
     assert refusal(member, late.der) is Refusal.EXPIRED
     assert refusal(member, b"\x30\x00") is Refusal.NO_CERTIFICATE
-
-
-async def test_a_certificate_is_renewed_before_its_end_although_nobody_answers_at_first(
-    home: Members, caplog: pytest.LogCaptureFixture
-) -> None:
-    # X.509 knows whole seconds: a life of 6 is the shortest that has two thirds.
-    days = 6 / DAY_S
-    member, changes = membership(home, "edge", days=days)
-    first = member.credentials.certificate
-    assert first.renew_at < first.not_after - (1 - RENEW_AT)
-    tries = iter(range(2))
-
-    async def renew() -> Credentials:
-        if next(tries, None) is not None:
-            raise JoinUnreachableError("coordinator", "no answer")
-        return home.member("edge", "edge", days=days).credentials
-
-    keeping = asyncio.create_task(member.keep(renew))
-    try:
-        await eventually(lambda: bool(changes))
-    finally:
-        keeping.cancel()
-    second = member.credentials.certificate
-    assert second.serial != first.serial
-    assert second.not_before < first.not_after
-    assert caplog.text.count("is not renewed yet") == 1

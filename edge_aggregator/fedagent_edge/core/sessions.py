@@ -247,10 +247,11 @@ class AgentSessions:
         return now - session.heard_at if session is not None else math.inf
 
     def lose_silent(self, now: float, awaited: Container[str]) -> list[str]:
-        """Return the agents that have become silent for too long."""
+        """Return the agents that were silent for too long: who is ordered has time to answer."""
         lost = []
         for agent, session in self._by_id.items():
-            most_s = LEAST_FRESH_S if agent in awaited else session.fresh_s
+            asked = agent in awaited and session.away and now >= session.asked_at + ASK_AGAIN_S
+            most_s = LEAST_FRESH_S if asked else session.fresh_s
             if session.present and now - session.heard_at > most_s:
                 lost.append(agent)
         for agent in lost:

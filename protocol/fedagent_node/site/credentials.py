@@ -68,11 +68,10 @@ class Credentials:
     def judged_time(self, now: float | None = None) -> float | None:
         """Return the time by which others' certificates are judged; None for a clock that is wrong.
 
-        Such a clock differs from the coordinator's, or shows a time outside of the life of our own
-        certificate: it was never set, or has been set since the coordinator answered.
+        Such a clock differs from the coordinator's, or is before our own certificate: never set.
         """
-        now, own = time.time() if now is None else now, self.certificate
-        known = abs(self.ahead_s) <= CLOCK_S and own.not_before <= now < own.not_after
+        now = time.time() if now is None else now
+        known = abs(self.ahead_s) <= CLOCK_S and self.certificate.not_before <= now
         return now if known else None
 
     @property

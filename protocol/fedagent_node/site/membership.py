@@ -158,7 +158,7 @@ class Membership:
 
         By a wrong clock only the coordinator knows when that is: it is asked ever more seldom.
         """
-        pauses, pause_s = Backoff(), 0.0
+        pauses, pause_s, told = Backoff(), 0.0, False
         while True:
             own = self.credentials.certificate
             share_s = (own.not_after - own.not_before) / 20
@@ -167,7 +167,7 @@ class Membership:
             await in_step(pauses.first_s)
             if not self.credentials.due:
                 pauses.reset()
-                pause_s = 0.0
+                pause_s, told = 0.0, False
                 continue
             first, pause_s = pauses.attempt == 0, pauses.next()
             try:
@@ -183,7 +183,8 @@ class Membership:
                 continue
             self.reload()
             held = self.credentials
-            if first and abs(held.ahead_s) > CLOCK_S:
+            if abs(held.ahead_s) > CLOCK_S and not told:
+                told = True
                 _log.warning(
                     "this machine's clock is %.1f days %s the coordinator's: set it "
                     "(timedatectl set-ntp true); until then no validity times are checked",

@@ -129,7 +129,6 @@ def become(role: str, config: Config, *, print_config: bool, as_json: bool) -> N
         raise SystemExit(0)
     # Until the role takes Ctrl-C it has no clean end: it waits for `Shell.run`.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    sys.stdout.flush()
     settings = piped(config)
     os.set_inheritable(settings, True)
     command = [sys.executable, "-m", MODULES[role], "--config", f"/dev/fd/{settings}"]

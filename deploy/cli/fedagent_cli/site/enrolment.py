@@ -165,9 +165,9 @@ def accept(
         emit({"accepted": [{"id": one.id, "name": one.name, "role": one.role} for one in waiting]})
         return
     for one in waiting:
-        echo(
-            f"accepted {one.role} {one.name or one.id[:12]}; it gets its certificate within seconds"
-        )
+        echo(f"accepted {one.role} {one.name or one.id[:12]}; it gets its certificate in seconds")
+    if not waiting:
+        echo("nobody is waiting")
 
 
 @app.command("revoke", epilog=options.examples("fedagent devices revoke kitchen"))
