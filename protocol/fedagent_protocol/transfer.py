@@ -193,7 +193,7 @@ class Receiver:
         nbytes = max(self.pace.piece_bytes, min(self.layout.chunk_bytes, self.layout.size))
         patience = max(LEAST_PATIENCE_S, PATIENCE * nbytes / self.pace.rate)
         patience = min(LONGEST_PATIENCE_S, patience)
-        later = min(patience * (1 << self._repeats), LONGEST_RETRY_S)
+        later = min(patience * (1 << self._repeats), max(LONGEST_RETRY_S, 4 * patience))
         return self._moved_at + max(patience, later)
 
     @property

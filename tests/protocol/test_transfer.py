@@ -124,6 +124,21 @@ def test_a_link_is_never_asked_for_more_than_it_carries_in_two_seconds_nor_twice
     assert now <= 1.2 * layout.size / rate + 10 * round_trip_s
 
 
+def test_over_a_hopeless_link_a_transfer_ends_though_all_is_asked_for_again() -> None:
+    layout, free_at, now, rate = Layout(300_000, CHUNK), 0.0, 0.0, 1000.0
+    receiver, queue = Receiver(layout), list[tuple[float, int, int]]()
+    while not receiver.complete:
+        for start, stop in receiver.ask(now):
+            begin, end = layout.span(start, stop)
+            free_at = max(free_at, now) + (end - begin) / rate
+            queue.append((free_at, start, end - begin))
+        assert receiver.due is not None
+        now = min(queue[0][0], receiver.due)
+        if now == queue[0][0]:
+            receiver.accept(*queue.pop(0)[1:], now)
+    assert free_at <= 5 * layout.size / rate
+
+
 def test_a_receiver_that_hears_nothing_for_days_asks_on_and_for_less() -> None:
     receiver = Receiver(Layout(WINDOW_BYTES, 10_000), Pace(5e5))
     asked = [receiver.ask(0.0)]
