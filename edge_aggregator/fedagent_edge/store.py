@@ -300,6 +300,8 @@ class EdgeStore:
                 self._journal.append(replace(record, body=body), model)
             self._noted = record
             self._journal.sync()
+            if not record.open_round:
+                self._round = None
             if record.model:
                 self._hold(record)
             return
@@ -317,8 +319,9 @@ class EdgeStore:
         self._journal.append(record)
 
     def _forget_round(self, kept: ForgetRound) -> None:
-        self._kept, self._round, self._unsynced = kept, None, []
-        self._spool.clear(kept.files)
+        self._kept, self._unsynced = kept, []
+        if self._round is None:  # else it is open on the disk, which had no room for its end
+            self._spool.clear(kept.files)
 
     def flush(self) -> Iterable[Input]:
         """Admit the small updates that were complete together."""

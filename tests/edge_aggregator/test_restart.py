@@ -171,32 +171,6 @@ def test_a_long_journal_begins_again_with_what_holds(
     assert field.model_bytes(field.digest)
 
 
-def test_a_round_of_a_memory_that_found_no_room_is_not_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    field, append, full = _field(tmp_path, 64), Journal.append, [False, True]
-
-    def refuse(journal: Journal, record: Record, data: bytes = b"") -> Place:
-        if isinstance(record, Memory) and record.last_round in {1, 2} and full.pop():
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return append(journal, record, data)
-
-    monkeypatch.setattr(Journal, "append", refuse)
-    field.order()
-    assert field.run_until_report().used == 3
-    field.run_for(1.0)
-    full[:] = [True]
-    field.order(2)
-    assert field.run_until_report(2).used == 3
-    receipts = [len(agent.receipts) for agent in field.agents.values()]
-    field.order(3)
-    assert "found no room" in field.run_until_report(3).failed
-    assert [len(agent.receipts) for agent in field.agents.values()] == receipts
-    field.run_for(6.0)
-    field.order(4)
-    assert field.run_until_report(4).used == 3
-
-
 def test_who_was_refused_is_so_after_a_restart_too(tmp_path: Path) -> None:
     field = _field(tmp_path, 64)
     field.agents["a0"].overrides = {"task": "b" * 64}
@@ -294,6 +268,30 @@ def test_an_update_is_synced_before_its_agent_has_a_receipt_after_a_kill_too(
     field.run_for(3.0)
     assert [len(field.agents[name].receipts) for name in WEIGHTS] == [1, 0, 0]
     assert receipts_before == [0, 0]
+
+
+def test_after_a_round_whose_end_found_no_room_none_begins_and_a_kill_repeats_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field, append, full = _field(tmp_path, 100_000), Journal.append, [True]
+
+    def refuse(journal: Journal, record: Record, data: bytes = b"") -> Place:
+        if isinstance(record, Memory) and full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return append(journal, record, data)
+
+    monkeypatch.setattr(Journal, "append", refuse)
+    field.receipt_reports = False
+    field.order()
+    first = field.run_until_report()
+    field.order(2)
+    assert "found no room" in field.run_until_report(2).failed
+    assert [len(agent.receipts) for agent in field.agents.values()] == [1, 1, 1]
+    for one in (full, field.reports, field.agents):
+        one.clear()
+    field.restart()
+    again = field.run_until_report()
+    assert (again.used, again.model) == (3, first.model)
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
