@@ -119,7 +119,7 @@ def test_events_begin_with_the_field_and_go_on_with_changes(tmp_path: Path) -> N
         with Books(tmp_path) as store:
             plan = small_plan(small_view(3, [1_000_000, 1_500_000], budgets=[4_000_000]))
             play(store, run, plan, small_result(plan, {0}), policy="random")
-        while field["rounds"][-1]["round"] != 3:
+        while [one["state"] for one in field["rounds"]] != ["done"] * 3:
             while answer.readline() != b"event: change\n":
                 pass
             field |= msgspec.json.decode(answer.readline()[6:])
