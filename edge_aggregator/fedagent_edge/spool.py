@@ -15,6 +15,7 @@ in a later round. It is synced before the journal has that its update is whole, 
 receipt goes out.
 """
 
+import logging
 import mmap
 import os
 import threading
@@ -30,6 +31,8 @@ from msgspec.structs import replace
 from fedagent_node.data_dir import sync_folder, write_private
 
 from .core.effects import Ended, File, Key, Memory, OpenRound, Record
+
+_log = logging.getLogger(__name__)
 
 FOLD_BYTES = 4 << 20
 """A longer journal is begun again: some dozens of rounds, read at once at the next start."""
@@ -166,8 +169,13 @@ class Journal:
         if not whole:
             raise ValueError("it does not begin with a record")
         if whole != self._end:
+            lost, self._end = self._end - whole, whole
+            _log.warning(
+                "%s: its last %d bytes are not whole and are cut off: after a power cut nobody was "
+                "promised what they hold, without one the disk is damaged",
+                *(self._path, lost),
+            )
             os.ftruncate(self._fd, whole)
-            self._end = whole
         self.sync()  # a kill may have come before it
         return found
 

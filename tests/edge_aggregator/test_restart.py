@@ -76,7 +76,7 @@ def test_after_a_reboot_no_time_is_left(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [1, 100, 400])
 def test_a_torn_journal_forgets_only_what_was_not_receipted(
-    tmp_path: Path, cut: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cut: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     field, read = _field(tmp_path, 64), os.pread
     # Linux gives 2 GiB at most at once: it may be longer.
@@ -89,6 +89,7 @@ def test_a_torn_journal_forgets_only_what_was_not_receipted(
     # What a kill in the midst of a record would leave.
     journal.write_bytes(whole + whole[-cut:])
     field.restart()
+    assert f"its last {cut} bytes are not whole" in caplog.text
     assert field.run_until_report().used == 3
 
 
