@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 venv=.venv
 want=${1:-run}
 case $want in
-    run) extras=edge,coordinator,report ;;
+    run) extras=edge,coordinator,plots ;;
     dev) extras=dev ;;
     wheel) ;;
     *) echo "setup: unknown set '$want'; use run, dev or wheel" >&2; exit 2 ;;

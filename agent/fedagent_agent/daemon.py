@@ -185,7 +185,7 @@ class AgentDaemon:
             self._measuring = self._shell.spawn(self._keep_measuring(), "measure")
         if event.name == "samples":
             self._log_samples(event)
-        _log.debug("%s: %s %s", self._shell.id, event.name, event.fields)
+        _log.debug("%s: %s", self._shell.id, event)
 
     def _log_lines(self, lines: list[LogLine]) -> None:
         for line in lines:

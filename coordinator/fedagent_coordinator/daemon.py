@@ -263,12 +263,8 @@ def words_of(name: str, fields: Mapping[str, object]) -> str:
     if name == "suspicious":
         what = SUSPICIOUS[str(fields["what"])].format(**fields)
         return f"edge {fields['name'] or fields['edge']} reports {what}"
-    shown = dict(fields)
     if isinstance(missing := fields.get("missing"), dict):
         # Why opinions are missing: `3 unsigned, 1 gone`.
-        shown["missing"] = ", ".join(f"{count} {reason}" for reason, count in missing.items())
-    return f"{name}: " + " ".join(
-        f"{key}={value}"
-        for key, value in shown.items()
-        if value not in ("", None) and not (isinstance(value, dict | list) and value)
-    )
+        reasons = ", ".join(f"{count:g} {reason}" for reason, count in missing.items())
+        fields = {**fields, "missing": reasons}
+    return str(Emit(name, fields))

@@ -105,7 +105,7 @@ class EdgeDaemon:
 
     def _show(self, event: Emit) -> None:
         level = logging.INFO if event.name.startswith("coordinator") else logging.DEBUG
-        _log.log(level, "%s: %s %s", self._shell.id, event.name, event.fields)
+        _log.log(level, "%s: %s", self._shell.id, event)
 
     # ------------------------------------------------------- the coordinator's broker
 

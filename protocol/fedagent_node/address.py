@@ -161,8 +161,8 @@ def with_hint(reason: str, address: BrokerAddress, *, before: bool = False) -> s
         return f"{reason}; it answered before: it has stopped or is restarting; still trying"
     if silent and not is_loopback(address.host):
         return (
-            f"{reason}; start a broker there that listens beyond loopback (Debian's mosquitto "
-            "does not by default: docs/quickstart.md, 4)"
+            f"{reason}; start who is to answer there, with --listen 0.0.0.0 (a broker that is not "
+            "ours: docs/quickstart.md, 4)"
         )
     if "ot authori" in reason or "user name or password" in reason:
         if address.user:

@@ -5,12 +5,15 @@ it goes out. A role's own records are subclasses of `Write`, `RunJob` and `Input
 `Write` or a `RunJob`, if there is one, comes back as an `Input`.
 """
 
+import re
 from collections.abc import Mapping
 
 from msgspec import Struct
 
+from fedagent_protocol.errors import credits_text
 from fedagent_protocol.messages import AnyMessage
 
+_ID = re.compile(r"\b[0-9a-f]{32,64}\b")
 EVERYBODY = "*"
 """Receiver of a broadcast; no id is written like this."""
 
@@ -128,6 +131,26 @@ class Emit(Effect, frozen=True):
 
     name: str
     fields: Mapping[str, object]
+
+    def __str__(self) -> str:
+        """Return it in words: amounts in credits, ids by their start, nothing nested."""
+        head, said = self.name, []
+        for key, value in self.fields.items():
+            what, text = key, str(value)
+            if value in ("", None) or isinstance(value, dict | list):
+                continue
+            if isinstance(value, bool):
+                text = "yes" if value else "no"
+            elif key.endswith("_micro") and isinstance(value, int):
+                what, text = key.removesuffix("_micro"), f"{credits_text(value)} credits"
+            elif isinstance(value, float):
+                text = f"{value:.4g}"
+            shown = f"{what} {_ID.sub(lambda found: found[0][:8], text)}"
+            if key == self.name:
+                head = shown
+            else:
+                said.append(shown.replace("_", " ", what.count("_")))
+        return f"{head.replace('_', ' ')}: {', '.join(said)}"
 
 
 class Warn(Effect, frozen=True):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Annotated, ClassVar, Literal, Self, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct, structs
@@ -140,7 +140,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             problem, _, path = str(error).partition(" - at `$.")
             key = path.rstrip("`") or problem.partition("`")[2].partition("`")[0] or "config"
             problem = problem[:1].lower() + problem[1:]
-            raise SettingError(key, problem, _choices(cls, key)) from error
+            raise SettingError(key, problem, _wanted(cls, key)) from error
         return made.checked()
 
     def checked(self) -> Self:
@@ -331,14 +331,21 @@ def with_password(
     return replace(address, password=password)
 
 
-def _choices(kind: object, key: str) -> str:
-    """Return a hint that names the words that a setting may be, where it is one of some."""
-    for part in key.split("."):
-        kind = get_type_hints(kind).get(part) if isinstance(kind, type) else None
-    words = [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
-    if not words:
-        return "give a valid value"
-    return f"write {', '.join(words[:-1])} or {words[-1]}"
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes"}
+
+
+def _wanted(kind: type[NodeConfig], key: str) -> str:
+    """Return a hint that says what a setting may be."""
+    path = tuple(key.partition("[")[0].split("."))
+    one = next((one for one in declared(kind) if one.keys == path), None)
+    if one is None:
+        keys = ", ".join(one.keys[-1] for one in declared(kind) if one.keys[:-1] == path)
+        return f"it is a table of {keys}" if keys else "see docs/settings.md"
+    words = [str(word) for word in get_args(one.kind) if get_origin(one.kind) is Literal]
+    if words:
+        return f"write {', '.join(words[:-1])} or {words[-1]}"
+    what = one.option.example or _KINDS[one.kind]
+    return f"write {f'a list, each {what}' if one.many else what}: {one.option.help}"
 
 
 _ENCODED = "mqtt://USER:PASSWORD@HOST, with %40 for @, %3A for : and %2F for /"
@@ -367,4 +374,5 @@ def read_settings(text: str) -> dict[str, object]:
         return tomllib.loads(text)
     except (msgspec.DecodeError, tomllib.TOMLDecodeError) as error:
         problem = f"{name}is neither TOML nor a JSON object: {error}"
-        raise SettingError("config", problem, "fix it") from error
+        hint = 'write KEY = VALUE lines, or {"KEY": VALUE}'
+        raise SettingError("config", problem, hint) from error

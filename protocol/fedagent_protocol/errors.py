@@ -8,6 +8,8 @@ from itertools import islice
 from string import Formatter
 from typing import Any, ClassVar, dataclass_transform
 
+MICRO = 1_000_000
+"""Micro-credits of a credit."""
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 
@@ -166,6 +168,13 @@ def safe_text(text: object, *, limit: int = 200) -> str:
     line = "".join(c if c.isprintable() else " " for c in str(text)[: 4 * limit])
     line = " ".join(line.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def credits_text(micro: float) -> str:
+    """Return micro-credits as credits, without trailing zeros: ``1_500_000`` is ``1.5``."""
+    whole, rest = divmod(abs(round(micro)), MICRO)
+    text = f"{whole:,}" + (f".{rest:06d}".rstrip("0") if rest else "")
+    return f"-{text}" if micro < 0 else text
 
 
 _SECRET = re.compile(r"(mqtts?://[^\s:/@]*):.*@", re.DOTALL)

@@ -12,7 +12,7 @@ import pytest
 
 from fedagent_cli import main
 from fedagent_coordinator.errors import RefusedError
-from fedagent_coordinator.site.enrolment import Enrolment
+from fedagent_coordinator.site.enrolment import Enrolment, Member
 from fedagent_coordinator.site.folder import open_site
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.certificates import fingerprint
@@ -85,7 +85,7 @@ def test_what_cannot_be_is_said_with_the_mend(run: Run, tmp_path: Path) -> None:
     assert "not a name" in problem(run, "devices", "invite", "", "--address", "a")
     assert "write HOST" in problem(run, "devices", "invite", "k", "--address", "a:b")
     assert "see `fedagent devices`" in problem(run, "devices", "accept", "K7QM-2XAF-4TDE")
-    assert "nobody is waiting" in run("devices", "accept", "--all")
+    assert "no device or edge is waiting" in run("devices", "accept", "--all")
     assert "no device or edge belongs" in problem(run, "devices", "revoke", "kitchen")
     (folder / "site" / "ca.pem").write_text("what")
     assert "is not a certificate" in problem(run, "devices", "invite", "kitchen")
@@ -113,6 +113,27 @@ def test_who_waits_is_accepted_by_code_alone_where_names_are_the_same(
     told = json.loads(run("devices", "--json"))
     states = {one["enrolment"] for one in told["devices"]}
     assert states == {"accepted", f"waiting, code {codes[1]}"}
+
+
+def test_all_are_accepted_but_who_has_left(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait() -> None:
+        async with serving(tmp_path, now=time.time()) as made:
+            for name in ("attic", "cellar", "kitchen"):
+                await _waits(made, made.device(name))
+
+    asyncio.run(wait())
+    (tmp_path / "c").rename(tmp_path / "coordinator")
+    read = Enrolment.members
+
+    def read_before_one_left(self: Enrolment, *, now: float) -> list[Member]:
+        codes = {"attic": "AAAA-AAAA-AAAA"}
+        return [replace(one, code=codes.get(one.name, one.code)) for one in read(self, now=now)]
+
+    monkeypatch.setattr(Enrolment, "members", read_before_one_left)
+    told = json.loads(run("devices", "accept", "--all", "--json"))
+    assert {one["name"] for one in told["accepted"]} == {"cellar", "kitchen"}
 
 
 def test_who_joined_since_the_backup_is_revoked_by_the_whole_id(run: Run, tmp_path: Path) -> None:

@@ -64,5 +64,9 @@ def test_models_leave_as_files(home: Path, tmp_path: Path, style: str) -> None:
 def test_a_model_that_is_gone_or_cannot_be_written_is_named(home: Path) -> None:
     done = call(home, "export", "--model", "m.npz", "--round", "1")
     assert (done.returncode, "kept are rounds: 3" in done.stderr) == (43, True)
+    for option, name in (("--model", "m.foo"), ("--ledger", "m.txt"), ("--model", "m")):
+        done = call(home, "export", option, name)
+        assert (done.returncode, "does not end in ." in done.stderr) == (2, True)
+        assert not (home / name).exists()
     done = call(home, "export", "--model", "none/m.npz")
     assert (done.returncode, "cannot write none/m.npz: " in done.stderr) == (2, True)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fedagent_cli import output, places
 from fedagent_cli.errors import UsageError
+from fedagent_protocol.errors import credits_text
 
 
 def test_a_name_has_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +27,7 @@ def test_a_name_has_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.M
 
 @given(st.integers(min_value=-(10**15), max_value=10**15))
 def test_credits_are_shown_exactly(micro: int) -> None:
-    text = output.credits_text(micro).replace(",", "")
+    text = credits_text(micro).replace(",", "")
     whole, _, part = text.lstrip("-").partition(".")
     assert (-1 if text.startswith("-") else 1) * int(whole + part.ljust(6, "0")) == micro
 

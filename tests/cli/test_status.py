@@ -74,8 +74,9 @@ def test_who_is_online_and_who_declines(tmp_path: Path) -> None:
     ]
     assert [row["seen_ms"] for row in read[2:]] == [999_000]
     assert (read[0]["index"], read[2]["index"], read[2]["ordered"]) == (0, None, 0)
-    assert "hall" in table
-    assert "days ago" in table
+    assert read[0]["context"] == {"upload_bps": 2e6, "battery": 0.8, "temperature_c": 51}
+    for shown in ("hall", "days ago", "2 Mbit/s", "80%", "51"):
+        assert shown in table
     assert "declines  agent-b: 12 % of charge (reported by edge hall)" in table
     assert (status["agents"], status["agents_live"]) == (3, 2)
     assert "agents    2 live of 3 seen" in said

@@ -6,7 +6,7 @@ import pytest
 from fedagent_cli.study import plots
 from fedagent_testbed.study import Comparison, compare, load_recipe
 
-pytest.importorskip("matplotlib", reason="plots need matplotlib (extra report)")
+pytest.importorskip("matplotlib", reason="plots need matplotlib (extra plots)")
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection

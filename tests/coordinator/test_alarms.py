@@ -53,6 +53,7 @@ def test_a_name_makes_no_command(tmp_path: Path, name: str) -> None:
     (never,) = raised(tmp_path)
     assert name in never.text
     assert never.hint.startswith("`fedagent why agent-b --data-dir ")
+    assert "rounds.iterations" not in never.hint, "0, the default, leaves it to the learner"
 
 
 def test_another_coordinator(tmp_path: Path) -> None:

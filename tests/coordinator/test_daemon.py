@@ -96,7 +96,13 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_log_says_why_opinions_are_missing() -> None:
     said = words_of("opinions", {"asked": 6, "missing": {"unsigned": 3, "gone": 1}})
-    assert said == "opinions: asked=6 missing=3 unsigned, 1 gone"
+    assert said == "opinions: asked 6, missing 3 unsigned, 1 gone"
+
+
+def test_the_log_speaks_of_credits_and_shows_no_containers() -> None:
+    given = {"round": 3, "spent_micro": 1_500_000, "timing_ms": {"train": 2.0}, "rented": ""}
+    said = words_of("round", {**given, "edge": "ab" * 16, "seconds": 0.123456})
+    assert said == "round 3: spent 1.5 credits, edge abababab, seconds 0.1235"
 
 
 def load(**given: object) -> CoordinatorConfig:

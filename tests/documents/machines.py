@@ -116,7 +116,7 @@ class Terminal:
 
     def until_round(self, number: int = 1) -> None:
         """Wait until a coordinator has settled a round, this one or one soon after it."""
-        self.until(rf"\bround: round=({'|'.join(map(str, range(number, number + 9)))})\b")
+        self.until(rf"\bround ({'|'.join(map(str, range(number, number + 9)))}): ")
 
     def ctrl_c(self) -> None:
         """Press Ctrl-C."""

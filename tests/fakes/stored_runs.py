@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -65,10 +66,12 @@ def small_view(
     *,
     budgets: Sequence[int] = (1000,),
     edges: Sequence[int] | None = None,
+    **features: Sequence[float],
 ) -> RoundView:
     """One pair per client; client i sees edge `edges[i]`, edge 0 by default."""
     n = len(prices)
-    view = column_view(round_, price=prices, compute=np.linspace(0, 1, n).tolist())
+    columns: Any = {"compute": np.linspace(0, 1, n).tolist(), **features}
+    view = column_view(round_, price=prices, **columns)
     return replace(
         view,
         pair_edge=np.asarray(edges if edges is not None else [0] * n, dtype=np.int32),

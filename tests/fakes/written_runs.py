@@ -2,6 +2,7 @@
 
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,6 +30,10 @@ rounds = { count = 3, deadline_s = 1.0 }
 budget = { per_edge = 4.0, total = 100 }
 evaluation = { dataset = "digits-test" }
 """
+
+
+PRICES = [1_000_000, 1_500_000]
+TOLD: Any = {"upload_bps": [2e6, np.nan], "battery": [0.8, np.nan], "temperature_c": [51, 48]}
 
 
 def begin(store: Books, recipe: str, agents: list[str]) -> str:
@@ -74,7 +79,8 @@ def write_run(
     with Books(folder, identity=identity) as store:
         run = begin(store, recipe, ["agent-a", "agent-b"])
         for round_ in range(1, rounds + 1):
-            plan = small_plan(small_view(round_, [1_000_000, 1_500_000], budgets=[4_000_000]))
+            view = small_view(round_, PRICES, budgets=[4_000_000], **TOLD)
+            plan = small_plan(view)
             play(store, run, plan, small_result(plan, {0}), policy="random")
             store.save_model(run, round_, digest if round_ == rounds else "0" * 64, len(data))
             store.save_metrics(

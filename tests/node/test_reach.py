@@ -66,5 +66,5 @@ async def test_an_advert_of_no_use_is_said_once(
 
 def test_a_broker_that_does_not_answer_is_said_with_the_hint() -> None:
     lost, address = os.strerror(errno.ECONNREFUSED), BrokerAddress("10.0.0.9", 1883)
-    assert "start a broker there" in with_hint(lost, address)
+    assert "start who is to answer there" in with_hint(lost, address)
     assert "it has stopped or is restarting" in with_hint(lost, address, before=True)

@@ -17,7 +17,7 @@ def record(url: str, **more: object) -> str:
 def said(monkeypatch: pytest.MonkeyPatch, text: str | None) -> str:
     monkeypatch.setattr(extras, "_direct_url", lambda: text)
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
-    return how_to_add("report")
+    return how_to_add("plots")
 
 
 def test_the_wheel_that_was_installed_is_named(
@@ -27,11 +27,11 @@ def test_the_wheel_that_was_installed_is_named(
     wheel.parent.mkdir()
     wheel.touch()
     from_file = said(monkeypatch, record(wheel.as_uri(), archive_info={}))
-    assert from_file == f"pip install '{wheel}[report]'"
+    assert from_file == f"pip install '{wheel}[plots]'"
     folder = record(tmp_path.as_uri(), dir_info={"editable": True})
-    assert said(monkeypatch, folder) == f"pip install -e '{tmp_path}[report]'"
+    assert said(monkeypatch, folder) == f"pip install -e '{tmp_path}[plots]'"
     folder = record(tmp_path.as_uri(), dir_info={})
-    assert said(monkeypatch, folder) == f"pip install '{tmp_path}[report]'"
+    assert said(monkeypatch, folder) == f"pip install '{tmp_path}[plots]'"
 
 
 @pytest.mark.parametrize(
@@ -42,5 +42,5 @@ def test_without_the_file_it_is_built_again(
     monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:
     assert said(monkeypatch, text) == (
-        'make wheel in a copy of fedagent, then pip install "$(ls dist/*.whl)[report]"'
+        'make wheel in a copy of fedagent, then pip install "$(ls dist/*.whl)[plots]"'
     )

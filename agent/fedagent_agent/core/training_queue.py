@@ -10,6 +10,7 @@ from msgspec import structs
 
 from fedagent_agent.trainer.frames import Cancel, Failed, Mask, Masked, Train, Trained
 from fedagent_node.effects import Effect, Emit, Send
+from fedagent_protocol.errors import credits_text
 from fedagent_protocol.messages import (
     MAX_ROUNDS_AHEAD,
     Decline,
@@ -242,8 +243,8 @@ class TrainingQueue:
         price = self._device.price_micro
         named = order.context_seq > 0 or order.price > 0
         if named and is_stale(order.price, price):
-            detail = f"the price is now {price} micro-credits, not {order.price}"
-            return DeclineReason.STALE, detail
+            now, then = credits_text(price), credits_text(order.price)
+            return DeclineReason.STALE, f"the price is now {now} credits, not {then}"
         return None
 
     def refuse(

@@ -19,6 +19,7 @@ from fedagent_coordinator.core.effects import Reserve, Settle
 from fedagent_coordinator.errors import InvalidSelectionError, LedgerError
 from fedagent_coordinator.policies.base import IntArray, RoundView
 from fedagent_coordinator.policies.selection import check_selection, check_view, spent_per_edge
+from fedagent_protocol.errors import credits_text
 from fedagent_protocol.messages import OutcomeStatus
 from fedagent_task.scoring.measures import DEVICE_SCORE, TRAIN_LOSS
 
@@ -58,7 +59,8 @@ def check_plan(plan: Reserve) -> int:
 
 def overspent(payer: str, *, wanted_micro: int, free_micro: int) -> LedgerError:
     """Return the error of a round that wants more than is free at an edge or in the run."""
-    return LedgerError(f"{payer} has {free_micro} micro-credits, the round needs {wanted_micro}")
+    free, wanted = credits_text(free_micro), credits_text(wanted_micro)
+    return LedgerError(f"{payer} has {free} credits, the round needs {wanted}")
 
 
 def _rent(plan: Reserve) -> int:

@@ -7,12 +7,12 @@ import numpy as np
 
 from fedagent_coordinator.books.rows import OrderRow
 from fedagent_coordinator.policies.base import Bound
+from fedagent_protocol.errors import credits_text
 from fedagent_protocol.messages import UNANSWERED
 
 from .account import Change, Constraint, Kind, State
 from .decided import DecidedRound
 
-_MICRO = 1e6
 _HOPELESS = 0.02
 """Forecasts below this share of the best buy nothing (`policies.adaptive`)."""
 _QUEUED = frozenset({"fair", "rbcs-f"})
@@ -87,8 +87,8 @@ def _unselected(
     edges = view.pair_edge[decided.pairs_of(client)]
     if (view.edge_budget[edges] < price).all():
         text = (
-            f"its price of {_credits(price)} credits is above the budget of edge {where} for a "
-            f"round, {_credits(budget)}"
+            f"its price of {credits_text(price)} credits is above the budget of edge {where} for a "
+            f"round, {credits_text(budget)}"
         )
         bound = Constraint(kind="edge_budget", edge=edge_id, limit=budget, used=price)
         return Binding("unaffordable", bound, [text])
@@ -97,8 +97,8 @@ def _unselected(
     free = decided.free_micro
     if free is not None and spent + price > free:
         text = (
-            f"the run had {_credits(free)} credits left; the selected clients ask "
-            f"{_credits(spent)}, this one asks {_credits(price)}"
+            f"the run had {credits_text(free)} credits left; the selected clients ask "
+            f"{credits_text(spent)}, this one asks {credits_text(price)}"
         )
         return Binding(
             "not_selected", Constraint(kind="run_budget", limit=free, used=spent), [text]
@@ -114,8 +114,8 @@ def _unselected(
         here = chosen[view.pair_edge[chosen] == view.pair_edge[pair]]
         used = int(view.pair_price[here].sum())
         text = (
-            f"edge {where} spent {_credits(used)} of {_credits(budget)} credits on {len(here)} "
-            f"clients before it: its price of {_credits(price)} no longer fitted"
+            f"edge {where} spent {credits_text(used)} of {credits_text(budget)} credits on "
+            f"{len(here)} clients before it: its price of {credits_text(price)} no longer fitted"
         )
         bound = Constraint(kind="edge_budget", edge=edge_id, limit=budget, used=used)
         return Binding("not_selected", bound, [text])
@@ -182,7 +182,7 @@ def change_text(change: Change, names: Mapping[str, str]) -> str:
     if change.what == "availability":
         return "the device being available"
     if change.what in {"price", "budget", "run_budget"}:
-        before, to = _credits(change.before), _credits(change.to)
+        before, to = credits_text(change.before), credits_text(change.to)
         what = {"budget": f"a budget of edge {where}", "run_budget": "a budget of the run"}
         way = "or less" if change.to < change.before else "or more"
         return f"{what.get(change.what, 'a price')} of {to} credits {way} instead of {before}"
@@ -190,7 +190,3 @@ def change_text(change: Change, names: Mapping[str, str]) -> str:
     unit = "" if change.what == "compute" else " Mbit/s"
     ends = f"{change.before / scale:.3g} to {change.to / scale:.3g}{unit}"
     return f"{of} {change.factor:.3g} times as high, {ends}"
-
-
-def _credits(micro: float) -> str:
-    return f"{micro / _MICRO:.6f}".rstrip("0").rstrip(".")

@@ -188,8 +188,7 @@ def _never(devices: list[DeviceCard], folder: str) -> Iterator[Alarm]:
             text=f"device {one.name} was ordered {one.ordered} times and never delivered in time"
             f"{ended}{reason}",
             hint=f"`fedagent why {_typed(one)} --data-dir {shlex.quote(folder)}` shows how each "
-            "order ended; a longer rounds.deadline_s or fewer rounds.iterations give it "
-            "time",
+            "order ended, and for how long; a longer rounds.deadline_s gives it time",
         )
 
 

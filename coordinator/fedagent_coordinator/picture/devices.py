@@ -35,6 +35,7 @@ class DeviceCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trust: float | None = None
     claim_gap: float | None = None
     epsilon: float | None = None  # the most that its updates cost, where that is counted
+    context: Mapping[str, float] = {}  # of `totals.TOLD`, as the newest round saw it
     enrolment: str = ""
 
 

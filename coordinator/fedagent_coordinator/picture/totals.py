@@ -19,6 +19,10 @@ MOST_ROUNDS = 5000
 """Rounds in a report's curves at most."""
 
 
+TOLD = ("upload_bps", "download_bps", "battery", "temperature_c", "signal_dbm")
+"""Of what devices say of themselves, what an operator looks for first: bit/s, 0 to 1, °C, dBm."""
+
+
 @dataclass(slots=True)
 class Books:
     """The newest rounds of a run, up to round `seen` or the open one, and the newest view."""
@@ -35,6 +39,7 @@ class Books:
     last: Timeline | None = None
     running: Timeline | None = None
     reach: tuple[Reach, ...] = ()
+    contexts: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def update(self, reader: Reader) -> None:
         """Take in the rounds since the last time."""
@@ -66,6 +71,7 @@ class Books:
             return
         self.view, selection = reader.plan(self.run_id, newest)
         self.reach = reach_of(self.view, selection, self.ids)
+        self.contexts = contexts_of(self.view, self.ids)
         if newest > self.seen:
             self.running = self._timeline(reader, newest, self.view, selection)
             newest -= 1
@@ -110,6 +116,17 @@ def reach_of(view: RoundView, selection: Selection, ids: Sequence[str]) -> tuple
         link = (edge, int(float(f"{rate:.2g}")), pair in chosen)
         found.setdefault(client, []).append(link)
     return tuple(Reach(id=ids[client], edges=tuple(links)) for client, links in found.items())
+
+
+def contexts_of(view: RoundView, ids: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return `TOLD` of each client in three digits, where it is known; of its best link."""
+    found: dict[str, dict[str, float]] = {}
+    for name in TOLD:
+        best = np.full(len(view.client_price), np.nan)
+        np.fmax.at(best, view.pair_client, view.optional(name))
+        for client in np.flatnonzero(np.isfinite(best)).tolist():
+            found.setdefault(ids[client], {})[name] = float(f"{best[client]:.3g}")
+    return found
 
 
 def _card(row: RoundRow, spent: tuple[int, ...]) -> RoundCard:

@@ -213,6 +213,7 @@ class Watcher:
                 one,
                 price_micro=prices[one.index] if (one.index or 0) < len(prices) else 0,
                 opinion=said.get(one.index),
+                context=self._books.contexts.get(one.id, {}),
             )
             if one.index is not None
             else one

@@ -7,9 +7,10 @@ clients by speed, the rest is drawn by utility of those above the cut-off. T gro
 utility of the last W rounds falls below that of the W before.
 
 As decided, where the paper is silent or its code differs (docs/policies/oort.md has all): the
-scale and T as a percentile of durations are the code's; the cut-off is the K-th of Algorithm 1,
-the code's is the one behind it; the pacer looks every W rounds as the code does, and asks for a
-fall as Algorithm 1 does; an update that never came counts with the mean utility of its round.
+scale and T as a percentile of durations are the code's, 30 and 5 FedScale's; the cut-off is the
+K-th of Algorithm 1, the code's is the one behind it; clipping counts clients that are away; the
+pacer looks every W rounds as the code does, and asks for a fall as Algorithm 1 does; an update
+that never came counts with the mean utility of its round.
 """
 
 import math

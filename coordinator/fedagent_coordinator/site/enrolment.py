@@ -192,7 +192,8 @@ class Enrolment:
                 (now, ident, read_code(code), now - PENDING_S),
             ).rowcount
         if not changed:
-            raise RefusedError("it now shows another code", "see `fedagent devices`")
+            problem = "it waits no more, or shows another code now"
+            raise RefusedError(problem, "see `fedagent devices`")
 
     def revoke(self, ident: str, *, now: float) -> None:
         """Take back all certificates of a member, for good; also of one that is not known here."""

@@ -14,7 +14,6 @@ from fedagent_protocol.errors import FedagentError, hide_password
 
 from .errors import INTERRUPTED, InterruptedEnd, UsageError, exit_code
 
-MICRO = 1_000_000
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -42,11 +41,16 @@ def writing(path: Path, *, what: str = "", hint: str = "name another file") -> I
         raise UsageError(f"cannot write {what}{path}: {error.strerror or error}", hint) from error
 
 
-def credits_text(micro: int) -> str:
-    """Return micro-credits as credits, without trailing zeros: ``1_500_000`` is ``1.5``."""
-    whole, rest = divmod(abs(micro), MICRO)
-    text = f"{whole:,}" + (f".{rest:06d}".rstrip("0") if rest else "")
-    return f"-{text}" if micro < 0 else text
+def style_of(path: Path, *suffixes: str) -> str:
+    """Return which of the formats that we write a file's name asks for.
+
+    Raises:
+        UsageError: None of them.
+    """
+    if (found := path.suffix.lower()) not in suffixes:
+        known = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}" if suffixes[1:] else suffixes[0]
+        raise UsageError(f"{path} does not end in {known}", f"name it {path.stem}{suffixes[0]}")
+    return found
 
 
 def rounds_text(done: object, wanted: object) -> str:

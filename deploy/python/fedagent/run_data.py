@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from fedagent_cli.extras import need, optional
-from fedagent_cli.output import MICRO
 from fedagent_cli.read.runs import open_run
 from fedagent_coordinator.books.read import Reader
 from fedagent_coordinator.books.schema import DATABASE
 from fedagent_coordinator.picture.summary import summarize
+from fedagent_protocol.errors import MICRO
 from fedagent_protocol.extras import how_to_install
 
 if TYPE_CHECKING:

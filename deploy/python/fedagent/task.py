@@ -11,7 +11,7 @@ from typing import Any, Self
 from fedagent_cli import places
 from fedagent_cli.errors import UsageError
 from fedagent_cli.extras import optional
-from fedagent_cli.output import writing
+from fedagent_cli.output import style_of, writing
 from fedagent_task.program.source import TaskSource
 from fedagent_task.recipe.files import open_recipe
 from fedagent_task.recipe.spec import Recipe
@@ -104,6 +104,7 @@ class Task:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the task, and return the path; `UsageError` if it cannot be written."""
         target = Path(path).expanduser()
+        style_of(target, self._suffix)
         content = self._bytes()
         with writing(target):
             target.write_bytes(content)

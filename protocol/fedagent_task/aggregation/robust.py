@@ -94,6 +94,7 @@ class MultiKrum(Selected):
     """The mean of those closest to their neighbours (Blanchard et al., NeurIPS 2017).
 
     A `share` of n, f, is left out; a score is the sum of the n - f - 2 smallest squared distances.
+    All that are kept weigh equally, whatever their samples (Flower's weigh by samples).
     """
 
     def __init__(self, *, share: float = 0.2) -> None:

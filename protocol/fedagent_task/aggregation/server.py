@@ -1,7 +1,7 @@
 """Strategies with an optimiser at the coordinator, whose gradient is the last model less the mean.
 
-FedAvgM: Hsu et al., 2019. The others: Reddi et al., ICLR 2021, algorithm 2, without correction
-of the moments' bias, as there. Moments are float32, and tensors of the state by name.
+FedAvgM: Hsu et al., 2019. The others: Reddi et al., ICLR 2021, algorithm 2: v begins with tau^2,
+and the moments' bias is not corrected. Moments are float32, and tensors of the state by name.
 """
 
 from abc import ABC, abstractmethod
@@ -64,6 +64,8 @@ class FedAvgM(_Optimiser):
 
 
 class _Adaptive(_Optimiser):
+    """From v = tau^2, as in the paper; Flower's begin with 0."""
+
     name: ClassVar[str]
     moments: ClassVar[tuple[str, ...]] = ("m", "v")
 
@@ -100,7 +102,7 @@ class FedAdagrad(_Adaptive):
 
 
 class FedAdam(_Adaptive):
-    """``beta2 v + (1 - beta2) delta^2``."""
+    """``beta2 v + (1 - beta2) delta^2``; no bias is corrected, as Flower's does from v = 0."""
 
     name = "fedadam"
 

@@ -97,6 +97,24 @@ def test_every_view_opens_by_click_and_by_key(browser: "Browser", site: Served) 
     quiet(page)
 
 
+def test_bars_are_read_whatever_the_deadline_is(browser: "Browser", site: Served) -> None:
+    """A round of 0.1 s under a deadline of 1 s has the whole width; the table has more columns."""
+    page = opened(browser, site.url)
+    said = page.evaluate(
+        "import('./timeline.js').then(({ span }) => [[1, 0.1], [1, 0.5], [0, 0.5]].map("
+        "([deadline_s, total_s]) => span({ state: 'done', deadline_s, bars: [{ total_s }] }, 0)))"
+    )
+    assert [(round(high, 2), reached) for high, reached in said] == [
+        (0.11, False),
+        (1.08, True),
+        (0.54, False),
+    ]
+    page.get_by_role("tab", name="Devices").click()
+    (row,) = page.get_by_role("row").filter(has_text="agent-a").all_inner_texts()
+    assert row.split("\t")[3:6] == ["2 Mbit/s", "80 %", "51"]
+    quiet(page)
+
+
 def test_a_devices_card_says_why(browser: "Browser", site: Served) -> None:
     page = opened(browser, f"{site.url}")
     page.get_by_role("tab", name="Devices").click()

@@ -1,8 +1,20 @@
 // A round as bars: download, training, upload of each device against the deadline.
 import { colour, empty, fit, pen, still } from "./draw.js";
+import { seconds } from "./words.js";
 
 const PARTS = [["download_s", "c0"], ["train_s", "c2"], ["upload_s", "c4"]];
 const MOST = 150;
+// Beyond so many times the longest bar a deadline is told at the side: bars must stay readable.
+const FAR = 2.5;
+
+// Seconds that the axis has, and whether the deadline is on it. Of an open round it grows by steps.
+export function span(round, now) {
+  const most = round.max_wait_s ?? Infinity, open = round.state === "open", deadline = round.deadline_s ?? 0;
+  const longest = Math.max(open ? Math.min(now, most) : 0, ...round.bars.map((bar) => Math.min(bar.total_s ?? 0, most)));
+  if (!longest || deadline <= longest * FAR) return [(Math.max(deadline, longest) || 1) * 1.08, deadline > 0];
+  const step = 2 ** Math.ceil(Math.log2(longest));
+  return open ? [Math.min(step, deadline) * 1.08, step >= deadline] : [longest * 1.08, false];
+}
 
 export function timeline(canvas, round, names, skew) {
   const rows = round ? [...round.bars].sort((a, b) => (b.total_s ?? 0) - (a.total_s ?? 0)) : [];
@@ -14,7 +26,7 @@ export function timeline(canvas, round, names, skew) {
   if (!shown.length) return empty(found, round ? "nobody was ordered" : "no round is open");
   const left = step >= 12 ? Math.min(130, width * 0.28) : 10, right = width - 64, top = 22, bottom = height - 22;
   const open = round.state === "open", now = open ? (Date.now() + skew - round.opened_ms) / 1000 : 0;
-  const high = Math.max(round.deadline_s ?? 0, Math.min(now, round.max_wait_s ?? now), ...shown.map((bar) => Math.min(bar.total_s ?? 0, round.max_wait_s ?? Infinity))) * 1.08 || 1;
+  const [high, reached] = span(round, now);
   const x = (value) => left + (Math.min(value, high) / high) * (right - left);
   shown.forEach((bar, at) => {
     const y = top + at * step, tall = Math.max(3, step - (step > 10 ? 7 : 2));
@@ -51,13 +63,18 @@ export function timeline(canvas, round, names, skew) {
     context.textAlign = x(at) > width * 0.7 ? "right" : "left";
     context.fillText(text, x(at) + (context.textAlign === "right" ? -4 : 4), 12);
   };
-  if (round.deadline_s) mark(round.deadline_s, `deadline ${round.deadline_s} s`, "bad", []);
+  if (reached) mark(round.deadline_s, `deadline ${round.deadline_s} s`, "bad", []);
+  else if (round.deadline_s) {
+    context.fillStyle = colour("bad");
+    context.textAlign = "right";
+    context.fillText(`deadline ${round.deadline_s} s →`, width - 4, 12);
+  }
   if (open && now < high) mark(now, "now", "accent", [3, 3]);
   context.fillStyle = colour("soft");
   context.textAlign = "left";
   context.fillText("0 s", left, height - 6);
   context.textAlign = "right";
-  context.fillText(`${high.toFixed(high < 10 ? 1 : 0)} s`, right, height - 6);
+  context.fillText(seconds(high), right, height - 6);
   if (rows.length > MOST) context.fillText(`${rows.length - MOST} faster devices are not drawn`, right - 60, height - 6);
   if (open && now < high && !still()) requestAnimationFrame(() => canvas.isConnected && canvas.dataset.round === String(round.round) && timeline(canvas, round, names, skew));
 }

@@ -14,10 +14,11 @@ from fedagent_cli.errors import (
     CliError,
     NoRunError,
 )
-from fedagent_cli.output import credits_text, echo, emit
+from fedagent_cli.output import echo, emit
 from fedagent_cli.places import shortest
 from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import RunReport, read_run_report
+from fedagent_protocol.errors import credits_text
 from fedagent_testbed.local_fleet import FleetError
 
 from .plan import Demo

@@ -14,11 +14,11 @@ from shutil import get_terminal_size
 import psutil
 
 from fedagent_cli.extras import optional
-from fedagent_cli.output import credits_text, echo, emit, number_text
+from fedagent_cli.output import echo, emit, number_text
 from fedagent_cli.read.runs import open_run
 from fedagent_cli.read.watching import EVERY_S, Scene, scene_of
 from fedagent_coordinator.books.queries import Queries
-from fedagent_protocol.errors import FedagentError
+from fedagent_protocol.errors import FedagentError, credits_text
 from fedagent_task.scoring.measures import ACCURACY, BY_KEY, Measure
 from fedagent_testbed.local import Event
 from fedagent_testbed.local_fleet import LocalFleet

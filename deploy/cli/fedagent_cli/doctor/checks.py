@@ -23,7 +23,7 @@ from fedagent_protocol.extras import how_to_add
 PACKAGES = {
     "amqtt": ("the embedded broker", "edge"),
     "rich": ("a coordinator", "coordinator"),
-    "matplotlib": ("plots of comparisons", "report"),
+    "matplotlib": ("plots of comparisons", "plots"),
     "torch": ("training of PyTorch models, faster convolutional networks", "torch"),
     "onnxruntime": ("scoring of neural networks without torch", "onnxruntime"),
     "opendp": ("opinions with noise", "privacy"),

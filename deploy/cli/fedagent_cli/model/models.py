@@ -13,7 +13,7 @@ from fedagent_cli import options, places
 from fedagent_cli.command_line import Group
 from fedagent_cli.errors import MissingError
 from fedagent_cli.extras import optional
-from fedagent_cli.output import emit, table, writing
+from fedagent_cli.output import emit, style_of, table, writing
 from fedagent_cli.read.runs import columns, forbidden, open_run, recipe_of
 from fedagent_coordinator.books.models import ModelRow
 from fedagent_coordinator.books.queries import Queries
@@ -72,7 +72,7 @@ def write_model(
     """
     row, data = kept_model(reader.folder, reader.models.rows(run.run_id), round_)
     recipe = readable(recipe_of(run))
-    style = target.suffix.removeprefix(".") if target.suffix in (".npz", ".onnx") else "safetensors"
+    style = style_of(target, ".safetensors", ".npz", ".onnx").removeprefix(".")
     metadata = described(recipe.model, recipe.data, round=str(row.round))
     try:
         tensors = state_of(reader.folder, recipe, data)

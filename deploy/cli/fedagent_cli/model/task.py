@@ -16,7 +16,7 @@ from fedagent_cli import options
 from fedagent_cli.command_line import Group
 from fedagent_cli.errors import CliError, UsageError
 from fedagent_cli.extras import optional
-from fedagent_cli.output import echo, emit, number_text, printable, writing
+from fedagent_cli.output import echo, emit, number_text, printable, style_of, writing
 from fedagent_task.program.source import TaskSource
 from fedagent_task.task_file import ROLES, SUFFIX, read_task_file, summary, write_task_file
 
@@ -63,6 +63,8 @@ def task_build(source: str, *, out: Path | None, as_json: bool) -> None:
     batch as an example; it runs on this machine only. Devices with torch train the task file; none
     of your code is installed there.
     """
+    if out is not None:
+        style_of(out, SUFFIX)
     making = optional("fedagent_task.program.making", "torch")
     found, name = called(source)
     made = making.make_task(found)

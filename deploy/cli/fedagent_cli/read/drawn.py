@@ -5,7 +5,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedagent_cli.output import credits_text, sparkline
+from fedagent_cli.output import sparkline
+from fedagent_protocol.errors import credits_text
 
 from .watching import Scene
 

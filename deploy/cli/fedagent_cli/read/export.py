@@ -11,9 +11,10 @@ from fedagent_cli.command_line import Number
 from fedagent_cli.errors import UsageError
 from fedagent_cli.extras import need, optional
 from fedagent_cli.model.models import write_model
-from fedagent_cli.output import MICRO, echo, emit, writing
+from fedagent_cli.output import echo, emit, style_of, writing
 from fedagent_coordinator.books.read import Reader
 from fedagent_coordinator.books.rows import RoundRow, RunRow
+from fedagent_protocol.errors import MICRO
 
 from .runs import open_run
 
@@ -105,7 +106,7 @@ def export(
 
 def _write_ledger(reader: Reader, path: Path) -> int:
     """Write every entry; return how many there are."""
-    as_csv, count = path.suffix != ".jsonl", 0
+    as_csv, count = style_of(path, ".csv", ".jsonl") == ".csv", 0
     with writing(path), path.open("w", encoding="utf-8", newline="") as file:
         for line in reader.ledger.export("csv" if as_csv else "json"):
             file.write(line)

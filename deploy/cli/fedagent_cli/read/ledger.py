@@ -10,9 +10,10 @@ from click.exceptions import Exit
 from fedagent_cli import options
 from fedagent_cli.command_line import Group
 from fedagent_cli.errors import UNBALANCED, CliError
-from fedagent_cli.output import credits_text, echo, emit, table
+from fedagent_cli.output import echo, emit, table
 from fedagent_cli.read.runs import open_run
 from fedagent_coordinator.books.read import Reader
+from fedagent_protocol.errors import credits_text
 
 app = Group(
     "ledger",

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedagent_cli.output import credits_text, echo, rounds_text
+from fedagent_cli.output import echo, rounds_text
 from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.picture.devices import DeviceCard, devices_of
 from fedagent_coordinator.picture.status_files import RunStatus, read_run_status
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 from fedagent_node.data_dir import holder_of
+from fedagent_protocol.errors import credits_text
 
 from .runs import epsilon_of, epsilon_text, is_running, metric_line, recipe_of
 

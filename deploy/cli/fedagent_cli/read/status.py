@@ -14,12 +14,13 @@ from fedagent_cli import options, places
 from fedagent_cli.command_line import Number
 from fedagent_cli.errors import NoRunError, UsageError
 from fedagent_cli.extras import draw_qr
-from fedagent_cli.output import credits_text, echo, emit, number_text, rounds_text, table
+from fedagent_cli.output import echo, emit, number_text, rounds_text, table
 from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RoundRow
 from fedagent_coordinator.picture.status_files import read_page
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 from fedagent_node.data_dir import holder_of
+from fedagent_protocol.errors import credits_text
 
 from .look import look_at, print_reasons
 from .runs import columns, is_running, open_run

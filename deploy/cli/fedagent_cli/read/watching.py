@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from fedagent_cli.extras import optional
-from fedagent_cli.output import credits_text, echo, emit, number_text
+from fedagent_cli.output import echo, emit, number_text
 from fedagent_cli.places import shortest
 from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RoundRow, RunRow
 from fedagent_coordinator.picture.alarms import Alarm, alarms
+from fedagent_protocol.errors import credits_text
 
 from .look import WAITING, Look, look_at
 from .runs import open_run

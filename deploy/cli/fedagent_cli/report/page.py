@@ -12,9 +12,10 @@ import click
 import msgspec
 
 from fedagent_cli import options
-from fedagent_cli.output import credits_text, echo, emit, number_text, writing
+from fedagent_cli.output import echo, emit, number_text, writing
 from fedagent_cli.read.runs import NOT_HELD_OUT, NOT_REPORTED
 from fedagent_coordinator.books.evaluations import PEERS
+from fedagent_protocol.errors import credits_text
 from fedagent_task.scoring.measures import HELD_OUT
 
 from .run_report import RunReport, read_run_report

@@ -3,6 +3,7 @@
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,17 +12,24 @@ from msgspec import structs
 
 from fedagent_cli import options, places
 from fedagent_cli.errors import NoRunError
-from fedagent_cli.output import credits_text, echo, emit, table
+from fedagent_cli.output import echo, emit, table
 from fedagent_cli.read.look import names_of, print_reasons
 from fedagent_cli.read.runs import epsilon_of, epsilon_text, is_running, open_run, recipe_of
 from fedagent_coordinator.books.read import Reader
 from fedagent_coordinator.books.rows import RunRow
-from fedagent_coordinator.errors import StoreDamagedError
+from fedagent_coordinator.errors import StoreDamagedError, UnknownRoundError
 from fedagent_coordinator.picture.devices import DeviceCard, devices_of
+from fedagent_coordinator.picture.totals import contexts_of
 from fedagent_coordinator.site.enrolment import DATABASE, Enrolment, Member, OpenInvitation
+from fedagent_protocol.errors import credits_text
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 _TRUSTED = 0.995
+UNLESS_KNOWN = (
+    *("edge", "upload", "battery", "°C", "address", "software"),
+    *("gap", "trust", "epsilon", "site"),
+)
+"""Columns that are left out where no device has them."""
 
 
 @click.command(
@@ -67,16 +75,14 @@ def devices(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
         return
     table(
         (
-            *("name", "last seen", "edge", "address", "software"),
+            *("name", "last seen", "edge", "upload", "battery", "°C", "address", "software"),
             *("ordered", "in time", "used", "paid", "gap", "trust", "epsilon", "site", "last"),
         ),
         (
             _cells(name, device, edges, epsilon_text(recipe, device.released) or "-")
             for name, device in zip(names_of(found), found, strict=True)
         ),
-        unless=dict.fromkeys(
-            ("edge", "address", "software", "gap", "trust", "epsilon", "site"), "-"
-        ),
+        unless=dict.fromkeys(UNLESS_KNOWN, "-"),
     )
     for one in others:
         echo(f"edge      {one.name or one.id[:12]}: {_state(one)}")
@@ -110,6 +116,10 @@ def _site(data_dir: Path | None) -> tuple[list[Member], list[OpenInvitation]]:
 def _judged(reader: Reader, run: RunRow) -> list[DeviceCard]:
     """Return the devices with what their claims and updates came to."""
     gaps, trust = reader.claim_gaps(run.run_id), reader.trust(run.run_id)
+    told: Mapping[str, Mapping[str, float]] = {}
+    with suppress(UnknownRoundError):  # none was decided yet
+        view, _ = reader.plan(run.run_id, reader.last_round(run.run_id))
+        told = contexts_of(view, list(reader.clients(run.run_id)))
     recipe = recipe_of(run)
     return [
         structs.replace(
@@ -117,6 +127,7 @@ def _judged(reader: Reader, run: RunRow) -> list[DeviceCard]:
             claim_gap=gaps.get(-1 if one.index is None else one.index),
             trust=trust.get(-1 if one.index is None else one.index),
             epsilon=epsilon_of(recipe, one.released),
+            context=told.get(one.id, {}),
         )
         for one in devices_of(reader, run, running=is_running(reader.folder))
     ]
@@ -157,13 +168,26 @@ def _cells(
     at = ", ".join(edges.get(edge) or edge[:8] for edge in device.edges)
     last = "-" if device.last_round is None else f"{device.last_round} {device.last_status}"
     return (
-        *(name, _ago(device), at or "-"),
+        *(name, _ago(device), at or "-", *_told(device.context)),
         *(device.address or "-", device.software.removeprefix("fedagent ") or "-"),
         *(device.ordered, device.in_time, device.used, credits_text(device.paid_micro)),
         *("-" if device.claim_gap is None else f"{device.claim_gap:.2f}",),
         *("-" if device.trust is None or device.trust > _TRUSTED else f"{device.trust:.2f}",),
         epsilon,
         *(device.enrolment or "-", last),
+    )
+
+
+def _told(context: Mapping[str, float]) -> tuple[str, str, str]:
+    """Return the upload's rate, the battery's charge and the temperature."""
+    bps, charge = context.get("upload_bps", 0.0), context.get("battery")
+    units = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
+    rate = next((f"{bps / each:.3g} {unit}" for each, unit in units if bps >= each), "-")
+    celsius = context.get("temperature_c")
+    return (
+        rate,
+        "-" if charge is None else f"{charge:.0%}",
+        "-" if celsius is None else f"{celsius:.0f}",
     )
 
 

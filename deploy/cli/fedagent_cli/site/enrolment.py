@@ -19,6 +19,7 @@ from fedagent_cli.extras import draw_qr
 from fedagent_cli.output import echo, emit
 from fedagent_cli.read.runs import forbidden
 from fedagent_cli.site.devices import devices, moment
+from fedagent_coordinator.errors import RefusedError
 from fedagent_coordinator.site.enrolment import UNKNOWN, Enrolment, Member
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import JoinError
@@ -159,15 +160,22 @@ def accept(
             if not by_code and not yes:
                 _confirm(one, as_json=as_json)
             waiting = [one]
+        accepted = []
         for one in waiting:
-            found.accept(one.code, one.id, now=time.time())
+            try:
+                found.accept(one.code, one.id, now=time.time())
+                accepted.append(one)
+            except RefusedError as error:
+                if not every:
+                    raise
+                sys.stderr.write(f"{one.role} {one.name or one.id[:12]}: {error}\n")
     if as_json:
-        emit({"accepted": [{"id": one.id, "name": one.name, "role": one.role} for one in waiting]})
+        emit({"accepted": [{"id": one.id, "name": one.name, "role": one.role} for one in accepted]})
         return
-    for one in waiting:
+    for one in accepted:
         echo(f"accepted {one.role} {one.name or one.id[:12]}; it gets its certificate in seconds")
     if not waiting:
-        echo("nobody is waiting")
+        echo("no device or edge is waiting")
 
 
 @app.command("revoke", epilog=options.examples("fedagent devices revoke kitchen"))

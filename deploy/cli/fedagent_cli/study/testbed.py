@@ -15,7 +15,7 @@ from fedagent_cli import options
 from fedagent_cli.command_line import Group, Number
 from fedagent_cli.errors import MissingError, UsageError
 from fedagent_cli.extras import need, optional
-from fedagent_cli.output import echo, emit, table
+from fedagent_cli.output import echo, emit, style_of, table
 from fedagent_testbed import study
 from fedagent_testbed.study import (
     Comparison,
@@ -221,9 +221,8 @@ def _check_plot(path: Path | None) -> None:
     """Refuse a picture that could not be written, before anything is computed for it."""
     if path is None:
         return
-    need("matplotlib", "report")
-    if path.suffix.lower() not in WITHOUT_DATE:
-        raise UsageError(f"--plot {path} is none of {', '.join(WITHOUT_DATE)}", "name it .svg")
+    need("matplotlib", "plots")
+    style_of(path, *WITHOUT_DATE)
     folder = path.expanduser().absolute().parent
     if not os.path.isdir(folder):  # noqa: PTH112 - false where it may not be looked into
         said = f"--plot {path} is in {folder}, which is not a folder"
@@ -235,7 +234,7 @@ def _show(result: Comparison | Matrix, plot: Path | None, *, as_json: bool) -> N
     drawn: dict[str, str] = {}
     try:
         if plot is not None:
-            plots = optional("fedagent_cli.study.plots", "matplotlib", "report")
+            plots = optional("fedagent_cli.study.plots", "matplotlib", "plots")
             write = plots.write_matrix if isinstance(result, Matrix) else plots.write_plots
             write(result, plot)
             drawn = {"plot": str(plot.expanduser().resolve())}
