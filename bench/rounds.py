@@ -6,7 +6,7 @@ per round, the broker used.
 
     python -m bench.rounds                       # every case of the table
     python -m bench.rounds --case 22KB --agents 4 --broker mosquitto
-    python -m bench.rounds --case 22KB --agents 10 --broker mosquitto --robust median
+    python -m bench.rounds --case 22KB --agents 10 --broker mosquitto --robust multi-krum
 """
 
 import argparse

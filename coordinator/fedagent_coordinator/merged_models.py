@@ -1,16 +1,14 @@
 """Edge models become a global one: their mean (ALGORITHMS section 1), or a strategy's step.
 
-An edge can lie as well as a device: the robust rules of an edge (docs/robust.md) hold here too, for
-edge models less the last global one. What is usual is kept in the file of the server's state, which
-is committed with the model.
+An edge can lie as well as a device. Under any robust rule moves are bounded, and an edge that does
+harm is left out (`aggregation.edges`). What is kept of that is in the file of the server's state,
+which is committed with the model.
 """
 
 import mmap
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,28 +23,24 @@ from fedagent_protocol.tensors import (
     locate,
     tensor_at,
 )
-from fedagent_task.aggregation import (
-    CONTROL,
-    Arrays,
-    Contribution,
-    Rules,
-    RunningMean,
-    Strategy,
-    Weighed,
-)
-from fedagent_task.aggregation.alignment import Signs, Sketch, gram_of, judged
+from fedagent_task.aggregation import CONTROL, Arrays, Rules, RunningMean, Strategy
+from fedagent_task.aggregation.alignment import Floats
 from fedagent_task.aggregation.averaging import FedAvg
-from fedagent_task.aggregation.bounds import Told, remembered, settled, told_of
-from fedagent_task.aggregation.combining import combine
+from fedagent_task.aggregation.edges import CLIP, harmful, opposed, usual_move
 from fedagent_task.aggregation.robust import PLAIN, Robust
 from fedagent_task.aggregation.sums import blocks
 
 from .core.effects import Merge, Merged
 
 Tensors = dict[str, npt.NDArray[np.generic]]
-KEPT = "robust/norms"
-"""Tensor of the state: float64[n, 2], norms of moves and of control variates."""
+Judge = Callable[[Arrays], Floats]
+"""What a model loses on each part of the samples that nobody reports on, float64[PARTS]."""
+_OURS = "robust/"
+USUAL, BEST, DOUBTED = f"{_OURS}usual", f"{_OURS}best", f"{_OURS}doubted/"
+"""Tensors of the state: how far edges move, float64[2] with that of control variates; what the best
+model lost; and one named after each edge that was left out."""
 AGAINST = "points against the other edges"
+HARM = "the merge is better without it on the held-out samples"
 _AVERAGE = FedAvg()
 
 
@@ -57,6 +51,7 @@ class EdgeModel(NamedTuple):
     tensors: Tensors
     weight: float
     buffer_weight: float
+    edge: str
 
 
 def merge_files(
@@ -65,14 +60,15 @@ def merge_files(
     merge: Merge,
     strategy: Strategy = _AVERAGE,
     rule: Robust = PLAIN,
+    judge: Judge | None = None,
 ) -> Merged:
     """Average edge models by digest and weight into a global one; one alone is that model.
 
     The models are mapped, not read, and summed in float64 one tensor at a time. A strategy that
     acts on the mean has it, the last model and what it kept in memory; a robust rule has the models
-    that it shortens, and with a block of all of them what needs all. A model that does not fit the
-    manifest, or is not finite, is left out with a reason, so that one edge cannot spoil the global
-    one. Who commits what is made syncs its files before.
+    that it shortens, and a `judge` one mean at a time. A model that does not fit the manifest, is
+    not finite, or does harm is left out with a reason; without any the last model stays. Who
+    commits what is made syncs its files before.
     """
     rules, robust = merge.facts.rules, type(rule) is not Robust
     with ExitStack() as stack:
@@ -82,62 +78,57 @@ def merge_files(
         base: Tensors = {}
         if robust or strategy.acts:
             base = decode_tensors(blobs.get(merge.base), manifest)
-        data = blobs.get(merge.state) if merge.state else b""
-        former: Mapping[str, npt.NDArray[np.generic]] = {}
-        if data:
-            former = {one.spec.name: tensor_at(data, one) for one in locate(data)}
-        usual = {KEPT: former[KEPT]} if KEPT in former else {}
-        former = {name: one for name, one in former.items() if name != KEPT}
-        mean: Mapping[str, npt.NDArray[np.generic]] | None = None
-        changed = strategy.acts
+        former, kept = _remembered(blobs, merge)
+        changed, farthest = strategy.acts, ""
         if robust:
-            own = [one.tensors for one in usable]
-            found = held(rule, base, own, rules, usual.get(KEPT))
-            usual, changed = {KEPT: found.norms}, changed or found.changed
-            kept = []
-            for one, tensors, out in zip(usable, found.tensors, found.left_out, strict=True):
-                if out:
-                    refused[one.digest] = AGAINST
-                else:
-                    kept.append(one._replace(tensors=tensors))
-            usable = kept
-            if not rule.streams and len(usable) > 2:
-                mean = located(rule, base, own, rules)
-        if len(usable) == 1 and not changed:
-            state = blobs.put(encode_tensors(usual), durable=False) if usual else ""
-            return Merged(merge.round, usable[0].digest, refused, state)
-        model = _means(usable, manifest, rules) if mean is None else mean
+            found = _held(usable, base, manifest, merge, kept, judge)
+            usable, kept = found.models, found.kept
+            refused |= found.left_out
+            changed, farthest = changed or found.changed, found.farthest
+            if not usable:
+                return Merged(merge.round, "", refused)
+        if not changed and len({one.digest for one in usable}) == 1:
+            state = blobs.put(encode_tensors(kept), durable=False) if kept else ""
+            return Merged(merge.round, usable[0].digest, refused, state, farthest)
+        model: Arrays = _means(usable, manifest, rules)
         if strategy.acts:
             model, former = strategy.server(base, model, former, merge.facts)
         if wrong := _unusable(model, manifest):
             return Merged(merge.round, "", {**refused, merge.base: f"the server's step {wrong}"})
-        after = {**former, **usual}
+        after = {**former, **kept}
         state = blobs.put(encode_tensors(after), durable=False) if after else ""
         merged = blobs.put(encode_tensors(model), durable=False)
-        return Merged(merge.round, merged, refused, state)
+        return Merged(merge.round, merged, refused, state, farthest)
+
+
+def _remembered(blobs: BlobStore, merge: Merge) -> tuple[Arrays, Tensors]:
+    """Return what the strategy knew after the last merge, and what is kept of edges."""
+    data = blobs.get(merge.state) if merge.state else b""
+    found = {one.spec.name: tensor_at(data, one) for one in locate(data)} if data else {}
+    ours = {name: one for name, one in found.items() if name.startswith(_OURS)}
+    return {name: one for name, one in found.items() if name not in ours}, ours
 
 
 def _opened(
     stack: ExitStack, blobs: BlobStore, manifest: Manifest, merge: Merge
 ) -> tuple[list[EdgeModel], dict[str, str]]:
-    """Return models, mapped until the stack ends, and why the others are none."""
+    """Return models, mapped until the stack ends, and by edge why the others are none."""
     usable: list[EdgeModel] = []
     refused: dict[str, str] = {}
-    buffers = merge.buffers or tuple(weight for _, weight in merge.models)
-    for (digest, weight), buffer in zip(merge.models, buffers, strict=True):
+    for digest, weight, buffer, edge in merge.models:
         try:
             file = stack.enter_context(blobs.path(digest).open("rb"))
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             tensors = decode_tensors(data, manifest)
         except FileNotFoundError:
-            refused[digest] = "missing"
+            refused[edge] = "missing"
         except ProtocolError as error:
-            refused[digest] = f"{error.reason}: {error}"
+            refused[edge] = f"{error.reason}: {error}"
         else:
             if all(np.isfinite(tensor).all() for tensor in tensors.values()):
-                usable.append(EdgeModel(digest, tensors, weight, buffer))
+                usable.append(EdgeModel(digest, tensors, weight, buffer, edge))
             else:
-                refused[digest] = "non_finite"
+                refused[edge] = "non_finite"
     return usable, refused
 
 
@@ -168,88 +159,109 @@ def _means(models: Sequence[EdgeModel], manifest: Manifest, rules: Rules) -> Ten
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What edge models come to under a rule: as they are, but for those that are shortened."""
+    """What edge models come to: as they are, but for those that are shortened or left out."""
 
-    tensors: list[Tensors]
-    left_out: list[bool]
-    norms: npt.NDArray[np.float64]
+    models: list[EdgeModel]
+    left_out: dict[str, str]
+    kept: Tensors
     changed: bool
+    farthest: str
 
 
-def held(
-    rule: Robust,
-    base: Arrays,
-    models: Sequence[Tensors],
-    rules: Rules,
-    before: npt.NDArray[np.generic] | None = None,
+def _held(
+    models: Sequence[EdgeModel],
+    base: Tensors,
+    manifest: Manifest,
+    merge: Merge,
+    before: Tensors,
+    judge: Judge | None,
 ) -> Held:
-    """Return what edge models count as, and what is kept of them; `before` is float64[n, 2]."""
-    compared = rule.directions and len(models) > 1
-    signs = Signs(secrets.randbits(63)) if compared else None
-    sketches = [None if signs is None else Sketch(signs) for _ in models]
-    norms = np.array([_norms(base, *one, rules) for one in zip(models, sketches, strict=True)])
-    past = [
-        Told(norm, beside, 1.0, 0.0, 0.0)
-        for norm, beside in (() if before is None else before.tolist())
-    ]
-    round_ = [(Contribution(num_samples=1.0, norm=norm), beside) for norm, beside in norms.tolist()]
-    terms = settled(rule, _AVERAGE.weigh, round_, past)
-    out = [False] * len(models)
-    if compared:
-        gram = gram_of([sketch.values for sketch in sketches if sketch is not None])
-        out = [bool(one) for one in judged(gram, np.full(len(models), np.nan))[1]]
+    """Return what edge models count as, and what is kept of them."""
+    rules = merge.facts.rules
+    gram, control = (_gram(base, models, rules, controls=controls) for controls in (False, True))
+    moves = np.sqrt(np.diag(gram)), np.sqrt(np.diag(control))
+    last = before.get(USUAL, np.zeros(2)).astype(np.float64)
+    usual = np.array(
+        [
+            usual_move(told, move.tolist(), known)
+            for told, move, known in zip((merge.usual, 0.0), moves, last.tolist(), strict=True)
+        ]
+    )
+    clips = [_clips(move, CLIP * one) for move, one in zip(moves, usual, strict=True)]
     shortened = [
-        model if term.is_plain else _shortened(base, model, term, rules)
-        for model, term in zip(models, terms, strict=True)
+        one if clip == control_clip == 1.0 else _shortened(base, one, clip, control_clip, rules)
+        for one, clip, control_clip in zip(models, *clips, strict=True)
     ]
-    kept = remembered(past, [told_of(*one) for one in round_])
+    kept: Tensors = {USUAL: usual}
+    if judge is None:
+        out, why = opposed(gram), AGAINST
+    else:
+        losses = _losses(judge, base, shortened, manifest, rules)
+        best = before[BEST].astype(np.float64) if BEST in before else losses(())
+        doubted = [place for place, one in enumerate(models) if DOUBTED + one.edge in before]
+        out, why = harmful(len(models), losses, best, doubted), HARM
+        now = losses(np.flatnonzero(~out).tolist())
+        kept[BEST] = now if now.mean() < best.mean() else best
+    here = {DOUBTED + one.edge for one in models}
+    kept |= {
+        name: one for name, one in before.items() if name.startswith(DOUBTED) and name not in here
+    }
+    kept |= {DOUBTED + models[place].edge: np.ones(1) for place in np.flatnonzero(out).tolist()}
     return Held(
-        shortened,
-        out,
-        np.array([[one.norm, one.control_norm] for one in kept]),
-        any(out) or not all(term.is_plain for term in terms),
+        [one for one, left in zip(shortened, out, strict=True) if not left],
+        {one.edge: why for one, left in zip(models, out, strict=True) if left},
+        kept,
+        bool(out.any()) or any(clip < 1.0 for each in clips for clip in each),
+        models[int(moves[0].argmax())].edge,
     )
 
 
-def located(rule: Robust, base: Arrays, models: Sequence[Tensors], rules: Rules) -> Tensors:
-    """Return the base moved by what a rule that needs all makes of the edges' moves."""
-    plain = Weighed(1.0, 1.0)
-    opened = [(partial(_move, base, model), plain) for model in models]
-    return combine(rule, opened, rules).apply(base)
+def _losses(
+    judge: Judge, base: Tensors, models: Sequence[EdgeModel], manifest: Manifest, rules: Rules
+) -> Callable[[Collection[int]], Floats]:
+    """Return what tells how much the mean of some edges loses, each mean judged once."""
+    known: dict[frozenset[int], Floats] = {}
+
+    def losses(places: Collection[int]) -> Floats:
+        key = frozenset(places)
+        if key not in known:
+            some = [models[place] for place in sorted(key)]
+            known[key] = judge(_means(some, manifest, rules) if some else base)
+        return known[key]
+
+    return losses
 
 
-def _move(base: Arrays, model: Tensors) -> Arrays:
-    return {
-        name: model[name].astype(np.float64) - array.astype(np.float64)
-        for name, array in base.items()
-    }
+def _clips(moves: Floats, limit: float) -> list[float]:
+    return [limit / move if 0 < limit < move else 1.0 for move in moves.tolist()]
 
 
-def _norms(
-    base: Arrays, model: Tensors, sketch: Sketch | None, rules: Rules
-) -> tuple[float, float]:
-    """Return the norms of a move and of its control variates, which are not in its sketch."""
-    squares = [0.0, 0.0]
+def _gram(base: Arrays, models: Sequence[EdgeModel], rules: Rules, *, controls: bool) -> Floats:
+    """Return the inner products of moves, or of what control variates moved, float64[n, n]."""
+    gram = np.zeros((len(models), len(models)))
     for name, array in base.items():
-        if name in rules.latest:
+        if name in rules.latest or name.startswith(CONTROL) is not controls:
             continue
-        one, other = array.reshape(-1), model[name].reshape(-1)
-        for block in blocks(one.size):
-            apart = other[block].astype(np.float64) - one[block].astype(np.float64)
-            if sketch is not None and not name.startswith(CONTROL):
-                sketch.take(apart)
-            squares[name.startswith(CONTROL)] += float((apart * apart).sum())
-    return float(np.sqrt(squares[0])), float(np.sqrt(squares[1]))
+        start, each = array.reshape(-1), [one.tensors[name].reshape(-1) for one in models]
+        for block in blocks(start.size):
+            apart = np.stack([one[block].astype(np.float64) for one in each]) - start[block].astype(
+                np.float64
+            )
+            gram += apart @ apart.T
+    return gram
 
 
-def _shortened(base: Arrays, model: Tensors, term: Weighed, rules: Rules) -> Tensors:
-    """Return the model as far from the base as the term says."""
+def _shortened(
+    base: Arrays, model: EdgeModel, clip: float, control_clip: float, rules: Rules
+) -> EdgeModel:
+    """Return the model so much nearer to the base."""
     found: Tensors = {}
     for name, array in base.items():
-        by = term.control_clip if name.startswith(CONTROL) else term.clip
+        by = control_clip if name.startswith(CONTROL) else clip
         if by == 1.0 or name in rules.latest:
-            found[name] = model[name]
+            found[name] = model.tensors[name]
             continue
         start = array.astype(np.float64)
-        found[name] = (start + by * (model[name].astype(np.float64) - start)).astype(array.dtype)
-    return found
+        moved = start + by * (model.tensors[name].astype(np.float64) - start)
+        found[name] = moved.astype(array.dtype)
+    return model._replace(tensors=found)

@@ -81,7 +81,7 @@ def robust_of(recipe: Recipe) -> Robust:
     rule = rule_of(spec)
     if isinstance(rule, Selected) and spec.name == "scaffold":
         wrong = f"is {spec.robust}, which does not look at scaffold's control variates"
-        raise RecipeError("aggregation.robust", wrong, "take clipped-mean, trimmed-mean or median")
+        raise RecipeError("aggregation.robust", wrong, "take clipped-mean")
     return rule
 
 

@@ -16,6 +16,9 @@ from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import OpinionMode
 from fedagent_protocol.tensors import Buffer, digest_of, encode_tensors
 from fedagent_task import models
+from fedagent_task.aggregation import CONTROL, Arrays
+from fedagent_task.aggregation.edges import PARTS
+from fedagent_task.aggregation.robust import Robust
 from fedagent_task.models.features import expect_fit, expect_width, scaled
 from fedagent_task.models.graph import Graph
 from fedagent_task.readers import Dataset, load
@@ -53,6 +56,8 @@ from .run_settings import (
 _log = logging.getLogger(__name__)
 
 VOID_REASON = "the coordinator was restarted"
+JUDGING_EVERY, FEWEST_JUDGING, MOST_JUDGING = 5, 40, 1000
+LARGEST_LOSS = 1e30
 _DIGEST = re.compile(r"[0-9a-f]{8,64}")
 _EXPORT = "give a file that `fedagent export --model NAME.safetensors` wrote"
 
@@ -397,34 +402,55 @@ def _windows(store: Books, run_id: str, most: float) -> tuple[Window, ...]:
     model: dict[str, str] = {}
     weight: dict[str, float] = {}
     steps: dict[str, float] = {}
+    norm: dict[str, float] = {}
     for row in store.read.edge_results(run_id, since=since):
         if row.round > max(since, edges[row.edge_id].forgotten) and row.model and not row.failed:
             model[row.edge_id] = row.model
             more = learnt_weight(row.weight, row.ordered, most)
             weight[row.edge_id] = weight.get(row.edge_id, 0.0) + more
             steps[row.edge_id] = steps.get(row.edge_id, 0.0) + row.local_steps
-    return tuple(Window(edge, model[edge], weight[edge], steps[edge]) for edge in model)
+            norm[row.edge_id] = norm.get(row.edge_id, 0.0) + row.norm
+    return tuple(Window(edge, model[edge], weight[edge], steps[edge], norm[edge]) for edge in model)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutSet:
-    """A held-out set, scaled and checked once."""
+    """A held-out set, scaled and checked once.
+
+    Under a robust rule `judging` has parts of it that edge models are judged by, and that nobody
+    reports on.
+    """
 
     model: models.Model
     x: models.Floats
     y: models.Labels
+    judging: tuple[tuple[models.Floats, models.Labels], ...] = ()
 
     def evaluate(self, data: Buffer) -> Evaluation:
         """Return how good the model in these safetensors bytes is."""
-        tensors = model_tensors(data, self.model.manifest())
+        return self._evaluate(model_tensors(data, self.model.manifest()), self.x, self.y)
+
+    def judge(self, tensors: Arrays) -> models.Doubles:
+        """Return what a model loses on each part that is for judging, float64[PARTS]."""
+        plain = {name: one for name, one in tensors.items() if not name.startswith(CONTROL)}
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = [self._evaluate(plain, *part).loss for part in self.judging]
+        # What is no number is as bad as can be, and its mean still one.
+        bounded: models.Doubles = np.clip(np.array(found), None, LARGEST_LOSS)
+        return np.nan_to_num(bounded, nan=LARGEST_LOSS)
+
+    def _evaluate(self, tensors: Arrays, x: models.Floats, y: models.Labels) -> Evaluation:
         weights = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
         if isinstance(self.model, ScoredGraph):
-            return self.model.evaluate(weights, self.x, self.y)
-        return evaluate(self.model, weights, self.x, self.y)
+            return self.model.evaluate(weights, x, y)
+        return evaluate(self.model, weights, x, y)
 
 
 def held_out(recipe: Recipe, task: TaskFile | None = None) -> HeldOutSet | None:
-    """Load the recipe's held-out set; None if it has none, or if nothing here can score by it."""
+    """Load the recipe's held-out set; None if it has none, or if nothing here can score by it.
+
+    Under a robust rule every fifth sample, `MOST_JUDGING` at most, is for judging edges.
+    """
     name = recipe.evaluation.dataset
     if name == NO_DATASET:
         return None
@@ -437,4 +463,11 @@ def held_out(recipe: Recipe, task: TaskFile | None = None) -> HeldOutSet | None:
         model = scored(model, task.once, task.onnx)
         if model is not None and len(x):
             model.forward(task.first, x[:1])  # what it cannot is told at the start
-    return None if model is None else HeldOutSet(model, x, dataset.y)
+    if model is None:
+        return None
+    y, places = dataset.y, np.arange(0, len(x), JUDGING_EVERY)[:MOST_JUDGING]
+    if len(places) < FEWEST_JUDGING or type(robust_of(recipe)) is Robust:
+        return HeldOutSet(model, x, y)
+    rest = np.setdiff1d(np.arange(len(x)), places)
+    parts = (places[first::PARTS] for first in range(PARTS))
+    return HeldOutSet(model, x[rest], y[rest], tuple((x[part], y[part]) for part in parts))

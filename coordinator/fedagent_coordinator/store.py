@@ -385,19 +385,28 @@ class RunStore:
             case FinishModel(size=size):
                 work: Callable[[], Input] = partial(self._finish_model, effect)
             case fx.Merge(size=size):
+                scored, judge = self.held_out, None
+                if scored is not None and scored.judging:
+                    judge = scored.judge
+                    size = self._scoring_size(size, sum(len(y) for _, y in scored.judging))
                 size *= len(effect.models)
-                work = partial(
-                    merge_files, self.blobs, self._manifest, effect, self.strategy, self.robust
-                )
+                rule = self.robust
+                merge = partial(merge_files, self.blobs, self._manifest, effect, self.strategy)
+                work = partial(merge, rule, judge)
             case fx.EvaluateHeldOut(size=size):
-                samples = 0 if self.held_out is None else len(self.held_out.y)
-                size = size * samples // 64
-                if self.run.recipe.model.kind == "graph":
-                    size = SMALL_BYTES + 1  # how long it takes, its bytes do not tell
+                size = self._scoring_size(
+                    size, 0 if self.held_out is None else len(self.held_out.y)
+                )
                 work = partial(self._evaluate, self.held_out, effect)
             case _:
                 raise TypeError(name)
         return Job(name, work, small=size <= SMALL_BYTES)
+
+    def _scoring_size(self, size: int, samples: int) -> int:
+        """Return what stands for how long it takes to score a model of so many bytes."""
+        # Of a graph its bytes do not tell.
+        graph = self.run.recipe.model.kind == "graph"
+        return SMALL_BYTES + 1 if graph else size * samples // 64
 
     def _finish_model(self, model: FinishModel) -> ModelFinished:
         try:

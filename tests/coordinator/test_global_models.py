@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.core.effects import Merge, Merged
+from fedagent_coordinator.core.effects import Merge, Merged, MergePart
 from fedagent_coordinator.merged_models import merge_files
 from fedagent_coordinator.run_settings import aggregation_of, model_manifest
 from fedagent_coordinator.runs import held_out
@@ -75,7 +75,7 @@ def test_a_step_that_is_not_finite_leaves_the_model(tmp_path: Path) -> None:
         return blobs.put(encode_tensors(tensors))
 
     base, far = put(0.0), put(3e38)
-    merge = Merge(1, ((far, 1.0),), 0, base=base)
+    merge = Merge(1, (MergePart(far, 1.0, 1.0, "edge-0"),), 0, base=base)
     found = merge_files(blobs, manifest, merge, aggregation_of(given))
     assert found.digest == ""
     assert "not finite" in found.refused[base]
@@ -111,7 +111,8 @@ def model(seed: int, scale: float = 1.0) -> bytes:
 def merged(blobs: BlobStore, parts: list[bytes], weights: list[float]) -> Merged:
     for data in parts:
         blobs.put(data)
-    models = tuple(zip(map(digest_of, parts), weights, strict=True))
+    pairs = zip(map(digest_of, parts), weights, strict=True)
+    models = tuple(MergePart(digest, by, by, digest) for digest, by in pairs)
     return merge_files(blobs, MANIFEST, Merge(1, models, 0))
 
 
@@ -146,9 +147,14 @@ def test_the_held_out_set_evaluates_a_model() -> None:
     given_recipe = recipe()
     evaluate = held_out(given_recipe)
     assert evaluate is not None
-    start = encode_tensors(models.create(given_recipe.model).init(3))
-    found = evaluate.evaluate(start)
-    assert found.count > 300
+    start = models.create(given_recipe.model).init(3)
+    found = evaluate.evaluate(encode_tensors(start))
+    # A fifth is for judging edges, in eight parts.
+    assert found.count + sum(len(y) for _, y in evaluate.judging) == 359
+    assert evaluate.judge(start).mean() == pytest.approx(found.loss, rel=0.05)
+    whole = held_out(recipe("aggregation.robust=none"))
+    assert whole is not None
+    assert len(whole.y) == 359
     assert found.accuracy is not None
     assert 0.0 <= found.accuracy < 0.5
     assert held_out(recipe("evaluation.dataset=none")) is None

@@ -119,6 +119,6 @@ def test_a_rule_and_hidden_updates_exclude_each_other(hidden: dict[str, Any]) ->
     assert weighing_of(task_bytes(task)).robust.clip > 0
     assert weighing_of(task_bytes(structs.replace(task, **hidden))).robust.clip == 0
     rounds = structs.replace(recipe().rounds, weighting=Weighting.UNIFORM, count=5)
-    named = AggregationSpec(robust="median")
+    named = AggregationSpec(robust="multi-krum")
     with pytest.raises(RecipeError, match=r"aggregation\.robust"):
         check_recipe(structs.replace(recipe(), aggregation=named, rounds=rounds, **hidden))

@@ -238,8 +238,8 @@ class Field(Played):
         if isinstance(effect, fx.EvaluateHeldOut):
             return fx.HeldOutEvaluated(effect.round, effect.digest)
         assert isinstance(effect, fx.Merge)
-        weights = [weight for _, weight in effect.models]
-        tensors = [decode_tensors(self.blobs[digest], MANIFEST) for digest, _ in effect.models]
+        weights = [one.weight for one in effect.models]
+        tensors = [decode_tensors(self.blobs[one.digest], MANIFEST) for one in effect.models]
         parts = [one["weight"].astype(np.float64) for one in tensors]
         mean = np.average(parts, axis=0, weights=weights).astype(np.float32)
         data = encode_tensors({"weight": mean})

@@ -3,11 +3,13 @@
 from itertools import pairwise
 from pathlib import Path
 
+from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.write import Books
-from fedagent_coordinator.core.effects import Merge
+from fedagent_coordinator.core.effects import Merge, MergePart
 from fedagent_coordinator.core.settings import learnt_weight, most_weight
 from fedagent_coordinator.merged_models import merge_files
 from fedagent_coordinator.run_settings import aggregation_of, model_manifest, robust_of
+from fedagent_coordinator.runs import held_out
 from fedagent_node.blobs import BlobStore
 from fedagent_task.aggregation import EdgeShare, MergeFacts
 from fedagent_task.recipe.spec import Recipe
@@ -27,24 +29,32 @@ def check_chain(folder: Path, given: Recipe) -> Chain:
     strategy, blobs = aggregation_of(given), BlobStore(folder / "models")
     models = chain(folder)
     with Books(folder) as store:
-        run = store.read.run().run_id
+        ran = store.read.run()
+        run, given = ran.run_id, recipe_in(ran.recipe) or given
         rows, clients = store.read.edge_results(run), store.indices(run).sizes()[0]
         forgotten = {edge: row.forgotten for edge, row in store.read.edge_totals(run).items()}
     for (since, base, state), (round_, digest, kept) in pairwise(models):
-        last: dict[str, tuple[str, float]] = {}
+        last: dict[str, tuple[str, float, float]] = {}
         for row in rows:
             given_up = row.round <= forgotten.get(row.edge_id, 0) < round_
             counts = since < row.round <= round_ and not given_up
             if counts and row.model and not row.failed:
                 more = learnt_weight(row.weight, row.ordered, most_weight(strategy, given))
-                last[row.edge_id] = (row.model, last.get(row.edge_id, ("", 0.0))[1] + more)
-        shares = [EdgeShare(weight=weight) for _, weight in last.values()]
+                _, weight, norm = last.get(row.edge_id, ("", 0.0, 0.0))
+                last[row.edge_id] = (row.model, weight + more, norm + row.norm)
+        shares = [EdgeShare(weight=weight) for _, weight, _ in last.values()]
         combined = strategy.combine(shares)
-        parts = sorted(zip((one for one, _ in last.values()), combined.weights, strict=True))
+        parts = sorted(
+            MergePart(digest, weight, weight, edge)
+            for (edge, (digest, _, _)), weight in zip(last.items(), combined.weights, strict=True)
+        )
+        usual = max((norm for _, _, norm in last.values()), default=0.0)
         facts = MergeFacts(
             weight=sum(share.weight for share in shares), clients=clients, factor=combined.factor
         )
-        merge = Merge(round_, tuple(parts), 0, base=base, state=state, facts=facts)
-        found = merge_files(blobs, model_manifest(given), merge, strategy, robust_of(given))
+        merge = Merge(round_, tuple(parts), 0, usual, base, state, facts)
+        rule, scored = robust_of(given), held_out(given)
+        judge = None if scored is None or not scored.judging else scored.judge
+        found = merge_files(blobs, model_manifest(given), merge, strategy, rule, judge)
         assert (found.digest, found.state) == (digest, kept)
     return models

@@ -85,7 +85,7 @@ class Reader(Queries):
 
     def progress(self, run_id: str) -> Progress:
         """Return where a run stands, as the round engine starts from it."""
-        model = self.models.last(run_id)
+        model, before = (*self.models.rows(run_id, last=2), None, None)[:2]
         return Progress(
             next_round=self.last_round(run_id) + 1,
             rounds_done=self.rounds_done(run_id),
@@ -94,6 +94,7 @@ class Reader(Queries):
             model_round=model.round if model else 0,
             model_size=model.size_bytes if model else 0,
             state=self.models.state(run_id),
+            good=before.digest if before else "",
         )
 
     def client_starts(self, run_id: str) -> IntArray | None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -76,6 +77,7 @@ class EdgeResult:
     model: str
     weight: float
     local_steps: float = 0.0
+    norm: float = 0.0  # the median of the round's updates, also of other edges; 0 for not known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,25 +180,38 @@ class Standardized(Input, frozen=True):
     fields: Mapping[str, object]
 
 
+class MergePart(NamedTuple):
+    """An edge's model, what it counts, and what its buffers do."""
+
+    digest: str
+    weight: float
+    buffer_weight: float
+    edge: str
+
+
 class Merge(RunJob, frozen=True):
-    """Average edge models, given by digest and weight, to a durable global one."""
+    """Average edge models to a durable global one."""
 
     round: int
-    models: tuple[tuple[str, float], ...]
+    models: tuple[MergePart, ...]
     size: int
-    buffers: tuple[float, ...] = ()  # weights of the same models for buffers, where they differ
-    base: str = ""  # the last global model, for a strategy that acts on the mean
+    usual: float = 0.0  # how far devices moved since the last merge, by the median; 0: not known
+    base: str = ""  # the last global model, for who acts on the mean, or bounds moves
     state: str = ""  # what the server optimiser knew after it
     facts: MergeFacts = MergeFacts()
 
 
 class Merged(Input, frozen=True):
-    """The merged model; `digest` is empty when none was usable, `refused` says why by digest."""
+    """The merged model; `digest` is empty when none was usable, `refused` says why by edge.
+
+    `farthest` is the edge that moved most, where a rule looks at that.
+    """
 
     round: int
     digest: str
     refused: Mapping[str, str]
     state: str = ""
+    farthest: str = ""
 
 
 class CommitModel(Write, frozen=True):

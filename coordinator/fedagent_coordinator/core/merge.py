@@ -1,6 +1,6 @@
 """The merging phase: edge models come here and are averaged to the global one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -12,7 +12,7 @@ from fedagent_task.aggregation import EdgeShare, MergeFacts
 from fedagent_task.aggregation.robust import Robust
 
 from .edges import EdgeSession
-from .effects import CommitModel, Merge, Merged
+from .effects import Merge, Merged, MergePart
 from .run import Phase, Run
 from .settings import milliseconds
 
@@ -42,7 +42,7 @@ class Merging(Phase):
         self._round, self._then, self._firsts = round_, then, firsts or {}
         self._timing_ms = {} if timing_ms is None else timing_ms
         self._began_at, self._give_up_at = now, now + run.settings.recipe.rounds.merge_timeout_s
-        self._shares: list[tuple[str, EdgeShare]] = []
+        self._shares: list[tuple[EdgeSession, EdgeShare]] = []
         self._pulls: dict[str, Pull] = {}
         self._asked = False
 
@@ -53,7 +53,7 @@ class Merging(Phase):
             share = self._share(edge)
             if not self.run.settings.strategy.combine([share]).weights[0] > 0:
                 continue
-            self._shares.append((edge.expected, share))
+            self._shares.append((edge, share))
             if edge.expected not in {models.digest, *self._pulls}:
                 layout = Layout(models.size, edge.chunk_bytes)
                 pull = Pull(edge.id, edge.expected, Receiver(layout, edge.pace))
@@ -99,9 +99,13 @@ class Merging(Phase):
 
     def merged(self, found: Merged, now: float) -> Phase:
         """Make the merged model the global one, and warn of the edge models left out."""
-        for digest, reason in found.refused.items():
-            self.run.do(Warn("", f"edge model {digest[:12]} is left out: {reason}"))
-        return self._over(found.digest, found.state, now) if found.round == self._round else self
+        for edge, reason in found.refused.items():
+            name = self.run.members.called(edge, "")
+            self.run.do(Warn("", f"the model of edge {name} is left out of the merge: {reason}"))
+        if found.round != self._round:
+            return self
+        self.run.models.farthest = found.farthest
+        return self._over(found.digest, found.state, now)
 
     takes = {ModelFinished: model_finished, Merged: merged}  # noqa: RUF012 - of the class
 
@@ -111,10 +115,7 @@ class Merging(Phase):
         if digest in {"", models.digest}:
             models.adopt(models.digest, self._round, now)
             return self._then(now)
-        run.do(CommitModel(self._round, digest, state))
-        models.adopt(digest, self._round, now)
-        models.state = state
-        run.evaluate_model(self._round, digest)
+        run.commit_model(self._round, digest, state, now)
         return self._then(now)
 
     def _advance(self, now: float) -> Phase:
@@ -122,23 +123,25 @@ class Merging(Phase):
             return self
         self._asked = True
         models = self.run.models
-        if {digest for digest, _ in self._shares} <= {models.digest}:
+        if {edge.expected for edge, _ in self._shares} <= {models.digest}:
             return self._over(models.digest, models.state, now)
         self.run.do(self._merge())
         return self
 
     def _merge(self) -> Merge:
         models, settings = self.run.models, self.run.settings
-        digests = [digest for digest, _ in self._shares]
         shares = [share for _, share in self._shares]
         combined = settings.strategy.combine(shares)
-        parts = _by_digest(digests, combined.weights)
-        buffers = _by_digest(digests, combined.buffers)
+        weights = zip(combined.weights, combined.buffers or combined.weights, strict=True)
+        parts = [
+            MergePart(edge.expected, weight, buffer, edge.id)
+            for (edge, _), (weight, buffer) in zip(self._shares, weights, strict=True)
+        ]
         merge = Merge(
             self._round,
-            tuple(sorted(parts.items())),
+            tuple(sorted(parts)),
             models.size,
-            buffers=tuple(weight for _, weight in sorted(buffers.items())),
+            max((edge.window_norm for edge, _ in self._shares), default=0.0),
             facts=MergeFacts(rules=settings.rules),
         )
         if not settings.strategy.acts and type(settings.robust) is Robust:
@@ -182,12 +185,4 @@ class Merging(Phase):
 
     def _lose(self, pull: Pull) -> None:
         del self._pulls[pull.digest]
-        self._shares = [one for one in self._shares if one[0] != pull.digest]
-
-
-def _by_digest(digests: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
-    """Return weights by digest: equal models add up."""
-    found: dict[str, float] = {}
-    for digest, weight in zip(digests, weights, strict=False):
-        found[digest] = found.get(digest, 0.0) + weight
-    return found
+        self._shares = [one for one in self._shares if one[0].expected != pull.digest]

@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec import structs
 
-from fedagent_node.effects import Mark
+from fedagent_node.effects import Mark, Warn
 from fedagent_protocol.messages import (
     Assignment,
     OpinionMode,
@@ -27,6 +27,8 @@ from .readiness import DECLINED, longer
 from .run import Phase, Run
 from .settings import learnt_weight, merges, milliseconds, most_weight
 
+TOO_FAR = frozenset({"norm", "diverged", "non_finite"})
+"""Reasons of devices, and of edges, why an update cannot be: its model is where nobody learns."""
 RESEND_FIRST_S = 1.0
 RESEND_LONGEST_S = 8.0
 LONGEST_OUTAGE_S = 60.0
@@ -186,10 +188,27 @@ class Ordered(Phase):
             # Until a round begins with others.
             run.show(ShowStatus(waiting=DECLINED, detail=run.client_backoff.reason(now)))
         over = partial(self._over, settled, held, evaluates=evaluates)
+        if self._leads_nowhere(settled):
+            run.commit_model(plan.round, run.models.good, "", now)
+            return over(now)
+        if feedback.used.any():
+            run.models.good = run.models.digest
         if not self._merges:
             return over(now)
         firsts = {edge: report.first for edge, report in reports.items()}
         return Merging(run, plan.round, now, over, settled.timing_ms, firsts)
+
+    def _leads_nowhere(self, settled: Settle) -> bool:
+        """Say that most devices cannot train from the model; True if there is one before it."""
+        reasons, models = settled.details.reason, self.run.models
+        lost = [reason for reason in reasons if reason.partition(":")[0] in TOO_FAR]
+        if 2 * len(lost) <= len(reasons) or models.good == models.digest:
+            return False
+        most = self.run.members.called(models.farthest, "")
+        who = f"; edge {most} moved most in its merge" if most else ""
+        text = f"most devices cannot train from the model of round {models.round} ({lost[0]})"
+        self.run.do(Warn("", f"{text}: the run goes on from the one before{who}"))
+        return True
 
     def _note_work(self, settled: Settle) -> None:
         """Note whose signed work each edge has brought, and what its model is now."""
@@ -205,6 +224,7 @@ class Ordered(Phase):
                 edge.model = edge.expected = found.model
                 edge.window_weight += learnt_weight(found.weight, found.ordered, most)
                 edge.window_steps += found.local_steps
+                edge.window_norm += found.norm
 
     def _over(self, settled: Settle, held: Learn | None, now: float, *, evaluates: bool) -> Phase:
         """Have the model of the round evaluated if that is due, then go on with the next round."""

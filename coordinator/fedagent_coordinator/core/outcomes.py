@@ -158,6 +158,8 @@ def settle_round(
     feedback = replace(feedback, ending=ending, evidence=believed)
     in_sums = details.weight[details.weight > 0]
     heaviest = settings.weight_cap * float(np.median(in_sums)) if len(in_sums) else 0.0
+    norms = details.norm[details.norm > 0]
+    usual = float(np.median(norms)) if len(norms) else 0.0
     each = plan.controls.of_each(len(pairs))
     learner, proofs = settings.recipe.learner, dict[int, Proof]()
     for part in parts:
@@ -173,6 +175,7 @@ def settle_round(
                 # No word of an edge counts for more than its devices can have done.
                 most=max(most_steps(learner, one) for one in each[part.rows].tolist()),
                 heaviest=heaviest,
+                usual=usual,
             )
             for part in parts
         ),
@@ -362,7 +365,9 @@ def _with_rent(feedback: Feedback, placement: Placement, parts: Sequence[EdgePar
     return replace(feedback, psi=psi, rent_micro=placement.rent_micro)
 
 
-def _edge_result(part: EdgePart, feedback: Feedback, *, most: float, heaviest: float) -> EdgeResult:
+def _edge_result(
+    part: EdgePart, feedback: Feedback, *, most: float, heaviest: float, usual: float
+) -> EdgeResult:
     here = np.asarray(part.rows, dtype=np.int64)
     paid = feedback.pairs[here[~feedback.unpaid[here]]]
     report = part.report or RoundReport(epoch="", outcomes=(), failed=SILENT)
@@ -384,6 +389,7 @@ def _edge_result(part: EdgePart, feedback: Feedback, *, most: float, heaviest: f
         model=report.model,
         weight=max(weight, 0.0),
         local_steps=min(max(steps, 0.0), most),
+        norm=usual,
     )
 
 

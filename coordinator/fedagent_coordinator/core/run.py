@@ -114,6 +114,7 @@ class Run:
             once=recipe.model.once,
             once_bytes=recipe.model.once_bytes,
             state=progress.state,
+            good=progress.good or progress.model,
         )
         self.members, self.terms = Members(), SignedTerms()
         last = progress.next_round - 1
@@ -200,6 +201,13 @@ class Run:
         fields |= {"detail": detail} if detail else {}
         self.do(Emit("waiting", fields))
         self.show(fx.ShowStatus(waiting=reason, detail=detail, found=found, wanted=wanted))
+
+    def commit_model(self, round_: int, digest: str, state: str, now: float) -> None:
+        """Make a model that is another one the global one after a round."""
+        self.do(fx.CommitModel(round_, digest, state))
+        self.models.adopt(digest, round_, now)
+        self.models.state = state
+        self.evaluate_model(round_, digest)
 
     def evaluate_model(self, round_: int, digest: str) -> None:
         """Have a model evaluated on the held-out set; nobody waits for it."""

@@ -108,13 +108,15 @@ def learnt_weight(reported: float, ordered: int, most: float) -> float:
 class Window:
     """What one edge has learnt since the last merge.
 
-    `weight` is that of its updates, `local_steps` their mean steps, added over the rounds.
+    `weight` is that of its updates, `local_steps` their mean steps, added over the rounds, as are
+    the median norms, `norm`.
     """
 
     edge: str
     model: str
     weight: float
     local_steps: float = 0.0
+    norm: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,6 +149,7 @@ class Progress:
     model_size: int  # its bytes; the same for every model of the run
     model_round: int = 0  # the round after which it was merged; 0 for the one the run begins with
     state: str = ""  # digest of what the server optimiser knew after it; empty for nothing
+    good: str = ""  # digest of the model before it; empty for none
     windows: tuple[Window, ...] = ()  # edge models that were settled and not merged
     evaluations: PastEvaluations = NO_EVALUATIONS
     open_at: float = 0.0

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from .base import Weighed
-from .robust import Floats, Robust, Selected, Trimmed
+from .robust import Floats, Robust, Selected
 from .sums import ALL_TRAIN, Arrays, Rules, RunningMean, blocks
 
 T = TypeVar("T")
@@ -23,8 +23,6 @@ def combine(
     rule: Robust, updates: Sequence[tuple[Opened, Weighed]], rules: Rules = ALL_TRAIN
 ) -> RunningMean:
     """Return the sum that stands for these updates, in the order in which they came."""
-    if updates and isinstance(rule, Trimmed):
-        return _trimmed(rule, updates, rules)
     if updates and isinstance(rule, Selected):
         return _selected(rule, updates, rules)
     mean = RunningMean(rules)
@@ -64,18 +62,6 @@ def _gram(updates: Sequence[tuple[Opened, Weighed]], rules: Rules) -> Floats:
     for _, values in _columns(updates, rules):
         gram += values @ values.T
     return gram
-
-
-def _trimmed(rule: Trimmed, updates: Sequence[tuple[Opened, Weighed]], rules: Rules) -> RunningMean:
-    newest = updates[-1][0]()
-    found: dict[str, list[Floats]] = {name: [] for name in newest}
-    for name, values in _columns(updates, rules):
-        found[name].append(rule.location(values))
-    sums = {
-        name: np.concatenate(parts) if parts else newest[name].reshape(-1).astype(np.float64)
-        for name, parts in found.items()
-    }
-    return RunningMean.of(sums, 1.0, rules)
 
 
 def _columns(

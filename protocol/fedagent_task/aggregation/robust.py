@@ -1,8 +1,7 @@
 """What takes the place of the mean of a round's updates, so that a few cannot move it far.
 
-`clipped-mean` needs norms only, and streams. The others look at all updates of a round, block of
-coordinates by block: `Selected` by their inner products, `Trimmed` by the order of their values.
-An update counts by its weight in `clipped-mean`; in the others all count alike.
+`clipped-mean` needs norms only, and streams; an update counts by its weight. The others look at the
+inner products of all updates of a round, which count alike.
 """
 
 from abc import ABC, abstractmethod
@@ -45,38 +44,6 @@ class ClippedMean(Robust):
         self.directions = directions
         self.clip = number("clipped-mean", "clip", clip, least=1.0, most=1e6)
         self.cap = number("clipped-mean", "cap", cap, least=1.0, most=1e6)
-
-
-class Trimmed(Robust):
-    """The mean of each coordinate without its largest and smallest (Yin et al., ICML 2018)."""
-
-    cap = 2.0
-    streams = False
-    share: float
-
-    def cut(self, updates: int) -> int:
-        """Return how many values are left out at each end."""
-        return min(int(self.share * updates), (updates - 1) // 2)
-
-    def location(self, values: Floats) -> Floats:
-        """Return the location of float64[n, b], float64[b]; changes the order of its values."""
-        cut, n = self.cut(len(values)), len(values)
-        if cut:
-            values = np.sort(values, axis=0)
-        return np.asarray(values[cut : n - cut].mean(axis=0), dtype=np.float64)
-
-
-class TrimmedMean(Trimmed):
-    """Leave out a `share` at each end."""
-
-    def __init__(self, *, share: float = 0.2) -> None:
-        self.share = _share("trimmed-mean", share)
-
-
-class Median(Trimmed):
-    """The median of each coordinate."""
-
-    share = 0.5
 
 
 class Selected(Robust, ABC):
@@ -136,28 +103,6 @@ class GeometricMedian(Selected):
         return factors
 
 
-class CenteredClipping(Selected):
-    """Steps from the last model by differences that are shortened (Karimireddy et al., ICML 2021).
-
-    Each of the `steps` shortens to `clip` times the median distance from where it begins.
-    """
-
-    def __init__(self, *, clip: float = 1.0, steps: int = 5) -> None:
-        self.radius = number("centered-clipping", "clip", clip, most=1e6)
-        self.steps = int(number("centered-clipping", "steps", steps, least=1, most=1000))
-
-    def combination(self, gram: Floats) -> Floats:
-        """Return the factors after the steps; their sum may be less than 1."""
-        n = len(gram)
-        factors = np.zeros(n)
-        for _ in range(self.steps):
-            far = distances_to(gram, factors)
-            limit = self.radius * float(np.median(far))
-            shorter = np.minimum(1.0, limit / np.maximum(far, max(limit, 1e-300)))
-            factors = factors * (1.0 - shorter.mean()) + shorter / n
-        return factors
-
-
 def distances_to(gram: Floats, factors: Floats) -> Floats:
     """Return each update's distance to the combination by float64[n], float64[n]."""
     beside = gram @ factors
@@ -175,13 +120,10 @@ registry: Registry[Robust] = Registry(
     kind="robust rule",
     package="fedagent_task.aggregation",
     builtin={
-        "centered-clipping": "robust:CenteredClipping",
         "clipped-mean": "robust:ClippedMean",
         "geometric-median": "robust:GeometricMedian",
-        "median": "robust:Median",
         "multi-krum": "robust:MultiKrum",
         "none": "robust:Robust",
-        "trimmed-mean": "robust:TrimmedMean",
     },
 )
 

@@ -232,6 +232,28 @@ def test_a_client_that_declines_is_asked_ever_more_seldom_until_its_next_valid_u
     assert 3 <= len(field.settled) - before <= 5, "0.25 + 0.5 + 1 s again"
 
 
+def test_a_model_from_which_nobody_can_train_is_taken_back_and_its_edge_named() -> None:
+    edges = toy_edges(agents=2)
+    agents = [agent for edge in edges for agent in edge.agents]
+    field = Field(edges, settings(count=6))
+    field.run(stop=lambda: len(field.committed) == 2)
+    good, bad = field.committed
+    field.engine.run.models.farthest = edges[0].id
+    for agent in agents:
+        agent.outcome = declined(agent.id, "norm: norm 2e+05 is over limits.norm = 100")
+    field.kernel.run(until=field.kernel.now + 60.0, stop=lambda: len(field.committed) == 3)
+    assert field.committed == [good, bad, good]
+    (said,) = [
+        warn.text for warn in field.warned if "the run goes on from the one before" in warn.text
+    ]
+    assert "limits.norm" in said
+    assert said.endswith(f"edge {edges[0].id} moved most in its merge")
+    for agent in agents:
+        agent.outcome = None
+    field.kernel.run(until=field.kernel.now + 60.0)
+    assert field.done == "rounds"
+
+
 def test_a_client_that_is_mute_holds_up_few_rounds() -> None:
     (edge,) = toy_edges(agents=2)
     mute, missed = edge.agents[0], m.OutcomeStatus.MISSED
