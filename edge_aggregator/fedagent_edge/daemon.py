@@ -104,7 +104,8 @@ class EdgeDaemon:
         self._shell.emit(Emit("ready", facts))
 
     def _show(self, event: Emit) -> None:
-        level = logging.INFO if event.name.startswith("coordinator") else logging.DEBUG
+        told = event.name.startswith("coordinator") or event.name == "run_ended"
+        level = logging.INFO if told else logging.DEBUG
         _log.log(level, "%s: %s", self._shell.id, event)
 
     # ------------------------------------------------------- the coordinator's broker

@@ -23,11 +23,6 @@ def how_to_add(extra: str) -> str:
     return f"{_pip()} install {source}"
 
 
-def how_to_install(package: str) -> str:
-    """Return the command that adds a package that no extra has."""
-    return f"{_pip()} install {package}"
-
-
 def source_of(extra: str = "") -> str | None:
     """Return what to give to ``pip install`` for this fedagent; None where it is gone."""
     return _source(_direct_url(), extra)

@@ -52,12 +52,12 @@ def test_there_are_at_most_32_commands_and_each_has_json() -> None:
 
 
 @pytest.mark.parametrize("role", ["agent", "edge", "coordinator"])
-def test_the_help_of_a_role_shows_twelve_options_and_all_when_asked(role: str) -> None:
+def test_the_help_of_a_role_shows_ten_options_and_all_when_asked(role: str) -> None:
     few = CliRunner().invoke(app, [role, "--help"]).output
     more = CliRunner().invoke(app, [role, "start", "--help-all"]).output
     few, more = (text.partition("Options:")[2] for text in (few, more))
     count = [len(re.findall(r"^  --", text, re.MULTILINE)) for text in (few, more)]
-    assert count[0] <= 12
+    assert count[0] <= 10
     assert count[1] > 25
     assert "--log-level" not in few
     assert "--log-level" in more

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from fedagent_cli.report.page import curves, render, write_report
+from fedagent_cli.report.page import render, write_report
 from fedagent_cli.report.run_report import NOT_ENDED, RunReport, read_run_report
 from fedagent_coordinator.books.write import Books
 from fedagent_task.scoring.measures import RMSE, TRAIN_ERROR
@@ -69,10 +69,3 @@ def test_the_page_is_whole_and_asks_nobody(story: RunReport, tmp_path: Path) -> 
     assert [one["name"] for one in data["field"]["devices"]] == ["</b>kitchen", "agent-b"]
     assert json.loads((tmp_path / "out" / "report.json").read_text())["rounds_wanted"] == 3
     assert "device agent-b was ordered 3 times and never delivered in time" in page
-
-
-def test_a_controlled_run_shows_iterations_and_latency(story: RunReport) -> None:
-    assert curves(story) == []
-    rounds = tuple(replace(row, iterations=row.round + 4) for row in story.rounds)
-    titles = [one["title"] for one in curves(replace(story, rounds=rounds))]
-    assert titles == ["Local iterations", "Latency of the slowest device"]

@@ -12,6 +12,7 @@ from fedagent_edge.config import EdgeConfig
 from fedagent_edge.daemon import EdgeDaemon
 from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery.advert import Advert
+from fedagent_node.effects import Emit
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction
@@ -93,3 +94,6 @@ def test_a_strangers_coordinator_is_tried_last_and_is_no_rival(
     assert not caplog.records
     daemon._on_adverts(frozenset(adverts))
     assert "more than one coordinator" in caplog.text
+    caplog.set_level("INFO")
+    daemon._show(Emit("run_ended", {"reason": "rounds"}))
+    assert caplog.messages[-1].endswith(": run ended: reason rounds")

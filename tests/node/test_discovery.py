@@ -30,11 +30,11 @@ def edge(ident: str, site: str, port: int = 1883) -> Advert:
 class Watcher:
     """What one browser was last told."""
 
-    def __init__(self, discovery: Discovery) -> None:
+    def __init__(self, discovery: Discovery, *, needed: bool = False) -> None:
         self.now: frozenset[Advert] = frozenset()
         self.told = 0
         self._changed = asyncio.Event()
-        discovery.browse("edge", self._change)
+        discovery.browse("edge", self._change, needed=needed)
 
     def _change(self, adverts: frozenset[Advert]) -> None:
         self.now = adverts
@@ -223,6 +223,12 @@ async def test_where_nobody_is_announced_the_hint_and_other_sites_are_logged(
         monkeypatch.setattr(watch, "QUIET_S", 1.0)
         lonely.browse("edge", lambda _: None, needed=True)
         await eventually(lambda: "announced here" in caplog.text)
+        # Of one that was there, and has ended, no advice follows.
+        near = await opened(stack, WORK)
+        await Watcher(near, needed=True).until(lambda now: now == {edge("aa", WORK)})
+        quiet = near._watches[-1]._quiet
+        assert quiet is not None
+        assert quiet.cancelled()
     (said,) = [one.getMessage() for one in caplog.records if "announced here" in one.getMessage()]
     assert f"no edge of site {HOME} is announced here" in said
     assert WORK in said

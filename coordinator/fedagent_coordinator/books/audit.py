@@ -8,12 +8,10 @@ waits for, looks at the newest entries alone.
 
 import csv
 import io
-import json
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
-from typing import Literal
 
 from fedagent_coordinator.books.settling import digest_of_saw
 from fedagent_coordinator.errors import StoreDamagedError
@@ -78,24 +76,19 @@ class Ledger:
         """
         return transfers_of(self._db, run_id, newest=limit)
 
-    def export(self, style: Literal["csv", "json"]) -> Iterator[str]:
-        """Yield what all entries moved: CSV with a header, or JSON lines; hashes are hex.
+    def export(self) -> Iterator[str]:
+        """Yield what all entries moved: CSV with a header; hashes are hex.
 
         Raises:
             StoreDamagedError: The orders of closed rounds are missing or damaged.
         """
-        if style == "csv":
-            yield ",".join(one.name for one in fields(Transfer)) + "\r\n"
+        yield ",".join(one.name for one in fields(Transfer)) + "\r\n"
         with reopened(self._db, self._folder, closed_pieces(self._db), alone=False):
             found = transfers_of(self._db)
         for one in found:
-            row = one.record()
-            if style == "json":
-                yield json.dumps(row) + "\n"
-            else:
-                line = io.StringIO()
-                csv.writer(line).writerow(row.values())
-                yield line.getvalue()
+            line = io.StringIO()
+            csv.writer(line).writerow(one.record().values())
+            yield line.getvalue()
 
     def verify(self, *, full: bool = False, since: int = 0) -> LedgerReport:
         """Say what is wrong, if anything.

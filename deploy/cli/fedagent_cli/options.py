@@ -38,5 +38,5 @@ sets = click.option(
 
 
 def examples(*lines: str) -> str:
-    """Return an epilogue that shows each example on a line of its own."""
-    return "\n\n".join(["Examples", *(f"$ {line}" for line in lines)])
+    """Return an epilogue that shows each example on a line of its own; a mark keeps the lines."""
+    return "\n".join(["\b", "Examples:", *(f"  $ {line}" for line in lines)])

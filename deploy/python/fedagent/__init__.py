@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from .deal import load_data
     from .local import Run, run_local
     from .model import Model, load_model
-    from .run_data import Columns, RunData, read
+    from .run_data import RunData, read
     from .task import Task
 
     __version__: str
 
 _AT = {
     "CliError": "fedagent_cli.errors",
-    "Columns": ".run_data",
     "FedagentError": "fedagent_protocol.errors",
     "FleetError": "fedagent_testbed.local_fleet",
     "MissingError": "fedagent_cli.errors",
@@ -41,7 +40,6 @@ _AT = {
 }
 __all__ = [
     "CliError",
-    "Columns",
     "FedagentError",
     "FleetError",
     "MissingError",

@@ -6,16 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fedagent_cli.extras import need, optional
 from fedagent_cli.read.runs import open_run
 from fedagent_coordinator.books.read import Reader
 from fedagent_coordinator.books.schema import DATABASE
 from fedagent_coordinator.picture.summary import summarize
 from fedagent_protocol.errors import MICRO
-from fedagent_protocol.extras import how_to_install
 
 if TYPE_CHECKING:
-    import pandas as pd
     from _typeshed import DataclassInstance
 
 _MICRO_KEYS = {"amount_micro", "paid_micro", "price_micro", "rent_micro"}
@@ -34,23 +31,8 @@ Source = HasData | str | os.PathLike[str] | None
 """A run, its folder or its coordinator's data directory; None: the coordinator's of this user."""
 
 
-class Columns(dict[str, list[object]]):
-    """Lists of one length by name, a row being one round, device, order or entry."""
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are."""
-        return len(next(iter(self.values()), []))
-
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return the same as a DataFrame.
-
-        Raises:
-            MissingError: The package pandas is not installed.
-        """
-        need("pandas", hint=how_to_install("pandas"))
-        frame: pd.DataFrame = optional("pandas", "pandas").DataFrame(dict(self))
-        return frame
+Columns = dict[str, list[object]]
+"""Lists of one length by name, a row being one round, device, order or entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +54,6 @@ class RunData:
     devices: Columns
     orders: Columns
     ledger: Columns
-
-    def to_pandas(self) -> "dict[str, pd.DataFrame]":
-        """Return the four tables by name as DataFrames.
-
-        Raises:
-            MissingError: The package pandas is not installed.
-        """
-        names = ("rounds", "devices", "orders", "ledger")
-        return {name: getattr(self, name).to_pandas() for name in names}
 
 
 def read(run: Source = None, *, run_id: str | None = None) -> RunData:
@@ -154,4 +127,4 @@ def _columns(rows: Iterable[Mapping[str, object]]) -> Columns:
     """Return rows as columns; what a row has not is None."""
     listed = list(rows)
     names = dict.fromkeys(name for row in listed for name in row)
-    return Columns({name: [row.get(name) for row in listed] for name in names})
+    return {name: [row.get(name) for row in listed] for name in names}

@@ -301,6 +301,8 @@ class Watch:
         if now == self._reported or self._browser is None:
             return
         self._reported = now
+        if now and self._quiet is not None:
+            self._quiet.cancel()  # of one that came, and has ended since, nothing is amiss
         try:
             self._on_change(now)
         except Exception:  # noqa: BLE001 - logged; discovery must outlive its listener

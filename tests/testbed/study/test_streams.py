@@ -86,8 +86,7 @@ def test_more_iterations_take_more_seconds_and_devices_stop_at_their_load_limit(
     held = play(small(*tight), "fixed-8+min-cost", 0)
     assert many["compute_s"].sum() > 3 * few["compute_s"].sum()
     assert many.within_limit < few.within_limit
-    assert (np.diff(many.violation_s) >= 0).all()
-    assert many.violation_s[-1] > 0
+    assert many["over_s"].max() > 0
     assert not many["limited"].any()
     assert held.within_limit == 1.0
     assert 0 < held["limited"].mean() <= 1

@@ -1,6 +1,6 @@
 // What the coordinator says as it comes, and which view shows it.
 import { openCard } from "./card.js";
-import { VIEWS, curves, forecast, signInForm } from "./views.js";
+import { VIEWS, forecast, signInForm } from "./views.js";
 import { changed, credits, h, number, percent, seconds } from "./words.js";
 
 const ROWS = { edges: "id", devices: "id", reach: "id", rounds: "round" };
@@ -173,7 +173,6 @@ function report(kept) {
   app.field = keyed(kept.field);
   app.skew = app.field.at_ms - Date.now();
   const views = ["learning", "money", "fairness", "round", "overview"].map((name) => VIEWS.find((one) => one[0] === name));
-  if (kept.charts.length) views.splice(1, 0, ["more", "Curves", curves]);
   views.find((one) => one[0] === "overview")[1] = "Map";
   const links = ["tiles", "words"].map((name, i) => h("a", { href: `#${name}` }, ["The run", "In words and tables"][i]));
   at("tabs").removeAttribute("role");

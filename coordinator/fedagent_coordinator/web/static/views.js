@@ -240,13 +240,4 @@ function alarms(app) {
   };
 }
 
-// What only a report has: curves that the coordinator keeps no picture of while it runs.
-export function curves(app) {
-  const all = app.kept.charts.map((one) => ({ ...one, canvas: chart(one.title) }));
-  const newest = (one) => table(one.title, [["of"], ["newest round", "n"], ["newest", "n"]], one.series.map((its) => [its.name, its.points.at(-1)[0], number(its.points.at(-1)[1])]));
-  return {
-    elements: all.map((one) => panel("w6", one.title, top(legend(...one.keys.map((name, at) => [`k${at}`, name]))), one.canvas, h("p", { class: "note" }, one.text), behind("As a table", () => newest(one)))),
-    draw: () => all.forEach((one) => lines(one.canvas, one.series.map((its) => ({ points: its.points, colour: `c${its.colour}`, width: one.series.length > 4 ? 1.2 : 2 })), { low: 0 })),
-  };
-}
 export const VIEWS = [["overview", "Overview", overview], ["round", "Round", roundView], ["learning", "Learning", learning], ["money", "Money", money], ["fairness", "Fairness", fairness], ["devices", "Devices", devices], ["alarms", "Alarms", alarms]];

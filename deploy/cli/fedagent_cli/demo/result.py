@@ -130,5 +130,4 @@ def _of_demo(run: RunReport, demo: Demo, finish: Finish) -> RunReport:
         "killed with SIGKILL": finish.heard.killed or "nobody",
         **{agent.name: agent.note for agent in plan.agents},
     }
-    kinds = {one.name: one.kind for one in plan.agents}
-    return replace(run, kinds=kinds, facts={**run.facts, **facts})
+    return replace(run, facts={**run.facts, **facts})

@@ -1,7 +1,6 @@
 """A whole run for the report: its picture, and the rows of its rounds, agents and evaluations."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -10,8 +9,7 @@ from msgspec import structs
 from fedagent_cli.read.runs import epsilon_text, metric_line, open_run, recipe_of
 from fedagent_coordinator.books.evaluations import ModelEvaluation
 from fedagent_coordinator.books.read import Reader
-from fedagent_coordinator.books.rows import OutcomeRow, RoundRow
-from fedagent_coordinator.picture.devices import DeviceCard
+from fedagent_coordinator.books.rows import RoundRow
 from fedagent_coordinator.picture.records import Field
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 from fedagent_coordinator.picture.watcher import Watcher
@@ -29,9 +27,6 @@ class RunReport:
     Attributes:
         picture: What the live page shows of it.
         rounds: Those that were settled.
-        latency_s: By round, download, computation and upload of the slowest device, and the rest
-            of the round at its edge.
-        kinds: What agents hold, by their names, where that is known.
         facts: More lines for the first table of the page.
     """
 
@@ -40,8 +35,6 @@ class RunReport:
     rounds: tuple[RoundRow, ...]
     ledger_balanced: bool
     evaluations: tuple[ModelEvaluation, ...] = ()
-    latency_s: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
-    kinds: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -64,21 +57,6 @@ class RunReport:
         """How many rounds are done, and of how many if there is an end."""
         of = f" of {self.summary.rounds_wanted}" if self.summary.rounds_wanted else ""
         return f"{len(self.rounds)}{of}"
-
-    def by_kind(self) -> dict[str, list[DeviceCard]]:
-        """Return the agents by what they hold."""
-        found: dict[str, list[DeviceCard]] = {}
-        for one in self.picture.devices:
-            found.setdefault(self.kinds.get(one.name, ""), []).append(one)
-        return found
-
-    def mean_opinions(self) -> dict[str, float]:
-        """Return each client's mean opinion over the run, by agent id."""
-        scores: dict[str, list[float]] = {}
-        for row in self.evaluations:
-            for agent, score in row.scores.items():
-                scores.setdefault(agent, []).append(score)
-        return {agent: sum(own) / len(own) for agent, own in scores.items()}
 
     def reached(self) -> list[tuple[float, RoundRow | None]]:
         """Return accuracies or errors worth naming, and the first round that had each."""
@@ -118,7 +96,6 @@ def read_run_report(data_dir: Path | None, run_id: str | None = None) -> RunRepo
         verified = reader.ledger.verify()
         with reader.whole(key) as whole:
             every = whole.rounds(key)
-            outcomes = whole.outcomes(key)
             evaluations = tuple(whole.evaluations.answered(key))
         folder = reader.folder
     rows = [row for row in every if row.state == "done"]
@@ -134,7 +111,6 @@ def read_run_report(data_dir: Path | None, run_id: str | None = None) -> RunRepo
         rounds=tuple(rows),
         ledger_balanced=verified.balanced,
         evaluations=evaluations,
-        latency_s=_latency(rows, outcomes),
         facts={
             "state": run.end_reason or ("ended" if run.ended_ms else NOT_ENDED),
             **({"began from the model": run.origin} if run.origin else {}),
@@ -155,18 +131,3 @@ def _picture(folder: Path, run_id: str) -> Field:
         watcher.close()
     devices = tuple(structs.replace(one, address="") for one in found.devices)
     return structs.replace(found, devices=devices, running=None, pending=())
-
-
-def _latency(
-    rows: Sequence[RoundRow], outcomes: Sequence[OutcomeRow]
-) -> dict[int, tuple[float, ...]]:
-    timed: dict[int, list[OutcomeRow]] = defaultdict(list)
-    for outcome in outcomes:
-        if not outcome.censored:
-            timed[outcome.round].append(outcome)
-    found: dict[int, tuple[float, ...]] = {}
-    for row in rows:
-        if (one := max(timed[row.round], key=lambda o: o.tau_s, default=None)) is not None:
-            rest = row.timing_ms.get("train", 0.0) / 1000 - one.tau_s
-            found[row.round] = (one.dt_s or 0.0, one.lc_s or 0.0, one.ut_s or 0.0, max(rest, 0.0))
-    return found

@@ -16,11 +16,9 @@ from fedagent_node.settings import read_settings
 from fedagent_protocol.option import Declared
 
 SHOWN = {
-    "agent": ("stream", "name", "join", "site", "edges", "broker", "insecure", "data_dir"),
-    "edge": ("name", "join", "site", "coordinator", "listen", "broker", "insecure", "data_dir"),
-    "coordinator": (
-        *("recipe", "sets", "policy", "new_run", "more_rounds", "listen", "site", "data_dir"),
-    ),
+    "agent": ("stream", "name", "join", "site", "edges", "insecure", "data_dir"),
+    "edge": ("name", "join", "site", "coordinator", "listen", "insecure", "data_dir"),
+    "coordinator": ("recipe", "sets", "policy", "new_run", "more_rounds", "listen", "data_dir"),
 }
 """Keys whose options `--help` shows; `--help-all` and docs/settings.md have the others."""
 PRINT = "Check and print the configuration without starting anything."
@@ -42,7 +40,7 @@ class Role(click.Command):
         return [
             *first,
             click.Option(["--config"], type=options.FILE, help=options.CONFIG),
-            click.Option(["--json", "as_json"], is_flag=True, help=options.JSON),
+            click.Option(["--json", "as_json"], is_flag=True, hidden=True, help=options.JSON),
             click.Option(["--print-config"], is_flag=True, hidden=True, help=PRINT),
             *(_option(one, hidden=True) for one in found.values()),
             click.Option(

@@ -42,11 +42,9 @@ Panel = tuple[str, str, Callable[[Axes], None]]
 def write_plots(result: Comparison, path: Path) -> None:
     """Write the curves of a comparison; `UsageError` if the file cannot be written.
 
-    Of selection: utility, regret, accuracy if there is any, and selections per client. Of
-    streams: loss, latency, iterations, edges, and the load limit.
+    Utility, regret, accuracy if there is any, and selections per client.
     """
-    panels = _of_streams(result) if result.of_streams else _of_selection(result)
-    means = "means" if result.of_streams else "mean and 95 %"
+    panels = _of_selection(result)
     with rc_context(_STYLE):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
         rows = (len(panels) + 1) // 2
         figure = _figure((10, 3.2 * rows))
@@ -59,7 +57,7 @@ def write_plots(result: Comparison, path: Path) -> None:
             draw(axes)
         handles, labels = places[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper")
-        figure.suptitle(f"{result.recipe.name}, {seeds_text(len(result.seeds))}: {means}")
+        figure.suptitle(f"{result.recipe.name}, {seeds_text(len(result.seeds))}: mean and 95 %")
         _save(figure, path)
 
 
@@ -123,56 +121,6 @@ def _of_selection(result: Comparison) -> list[Panel]:
         ("selection rate, clients by rank", below, ranks, True),
     ]
     return [(title, x, partial(curves, result, of)) for title, x, of, there in every if there]
-
-
-def _of_streams(result: Comparison) -> list[Panel]:
-    first = next(iter(result.histories.values()))[0]
-    at = np.arange(1, len(first) + 1)
-
-    def by_round(runs: Sequence[History]) -> Curves:
-        return _counted([run["loss"] for run in runs])
-
-    def by_second(runs: Sequence[History]) -> Curves:
-        return np.cumsum(runs[0].latency_s), runs[0]["loss"][None]
-
-    def violation(runs: Sequence[History]) -> Curves:
-        return _counted([runs[0].violation_s])
-
-    def split(axes: Axes) -> None:
-        names = list(result.histories)
-        left = np.zeros(len(names))
-        for shade, part in (("0.25", "compute"), ("0.6", "transfer"), ("0.85", "aggregate")):
-            wide = np.array([result.figures(name)[f"{part}_s"].mean or 0.0 for name in names])
-            axes.barh(np.arange(len(names)), wide, left=left, color=shade, label=part)
-            left += wide
-        axes.set_yticks(np.arange(len(names)), names, fontsize=7)
-        axes.invert_yaxis()
-        axes.legend(fontsize=7)
-
-    def iterations(axes: Axes) -> None:
-        axes.plot(at, first["done"], color=_colour(0), lw=1.0)
-        steps = result.recipe.world.streaming.steps * result.recipe.world.clients
-        axes.plot(at, first["arrivals"] / steps, color="0.5", lw=1.0, ls="--")
-        where = (0.02, 0.92)
-        axes.annotate("dashed: arrivals per step", where, xycoords="axes fraction", fontsize=7)
-
-    def edges(axes: Axes) -> None:
-        axes.set_ylabel("edge")
-        axes.plot(at, first["edge"], ".", ms=3, color=_colour(0))
-
-    over = "cumulative seconds over the load limit, first seed"
-    return [
-        ("loss against rounds", "round", partial(curves, result, by_round)),
-        (
-            "loss against cumulative latency, first seed",
-            "seconds",
-            partial(curves, result, by_second),
-        ),
-        ("cumulative latency, s", "", split),
-        ("iterations per arrival step, first pair and seed", "round", iterations),
-        ("edges rented, first pair and seed", "round", edges),
-        (over, "round", partial(curves, result, violation)),
-    ]
 
 
 def _counted(rows: Sequence[FloatArray]) -> Curves:

@@ -21,6 +21,7 @@ from fedagent_testbed.study import (
     Comparison,
     History,
     Matrix,
+    TestbedRecipe,
     load_recipe,
     recipe_names,
 )
@@ -63,8 +64,8 @@ def run(
     """Run one policy on one seed, and the oracles beside it where there are any."""
     if policy is not None and not policy.strip():
         raise UsageError("--policy is empty", "leave it out for the recipe's")
-    _check_plot(plot)
     made = load_recipe(recipe, sets)
+    _check_plot(plot, made)
     name = policy or made.decides
     if made.of_streams and name == "all":
         raise UsageError("`all` is not a single pair", "use `testbed compare`, or name a pair")
@@ -78,7 +79,7 @@ def run(
         "fedagent testbed compare cocs-decisions --policies adaptive,linucb,random",
         "fedagent testbed compare cocs-decisions --policies all --seeds 5 --plot all.svg",
         "fedagent testbed compare cocs-mnist --set world.radio.noise_dbm_hz=-160 --json",
-        "fedagent testbed compare bas-a9a --policies all --seeds 5 --plot bas.svg",
+        "fedagent testbed compare bas-a9a --policies all --seeds 5",
         "fedagent testbed compare dying flips one",
         "fedagent testbed compare all --seeds 3 --plot worlds.svg",
     )
@@ -125,8 +126,8 @@ def compare(
     names = [name.strip() for name in (policies or "").split(",") if name.strip()]
     if policies is not None and not names:
         raise UsageError("--policies is empty", "leave it out for the recipe's")
-    _check_plot(plot)
     if len(recipes) > 1 or "all" in recipes:
+        _check_plot(plot)
         with _playing(jobs, ray, quiet=as_json) as how:
             matrix = study.compare_worlds(
                 recipes, names, sets=sets, seeds=seeds, first_seed=first_seed, **how
@@ -134,6 +135,7 @@ def compare(
         _show(matrix, plot, as_json=as_json)
         return
     made = load_recipe(recipes[0], sets)
+    _check_plot(plot, made)
     with _playing(jobs, ray, quiet=as_json) as how:
         result = study.compare(made, names, seeds=seeds, first_seed=first_seed, **how)
     _show(result, plot, as_json=as_json)
@@ -217,10 +219,12 @@ class _Progress:
         self._count %= total  # the next world begins
 
 
-def _check_plot(path: Path | None) -> None:
+def _check_plot(path: Path | None, made: TestbedRecipe | None = None) -> None:
     """Refuse a picture that could not be written, before anything is computed for it."""
     if path is None:
         return
+    if made is not None and made.of_streams:
+        raise UsageError("a study of streams has no picture", "take its figures from --json")
     need("matplotlib", "plots")
     style_of(path, *WITHOUT_DATE)
     folder = path.expanduser().absolute().parent

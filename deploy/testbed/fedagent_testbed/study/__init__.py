@@ -4,7 +4,7 @@ from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.recipe_file import load_recipe, recipe_names, world_names
 from fedagent_testbed.worlds import World, make_world
 
-from .comparison import Comparison, Figure, PandasNeededError, figure
+from .comparison import Comparison, Figure, figure
 from .history import History
 from .matrix import Matrix
 from .play import compare, compare_worlds, play
@@ -17,7 +17,6 @@ __all__ = [
     "Figure",
     "History",
     "Matrix",
-    "PandasNeededError",
     "TestbedRecipe",
     "World",
     "compare",

@@ -1,37 +1,22 @@
 """Policies side by side: means over paired seeds with their 95 % intervals, and what ranks them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedagent_protocol.errors import FedagentError
-from fedagent_protocol.extras import how_to_install
 from fedagent_testbed.recipe import TestbedRecipe
 
 from .history import History, jain
 from .streams import MARGIN, is_alone
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Two-sided 95 % quantiles of Student's t for 1 to 18 degrees of freedom: scipy is not needed.
 _T: tuple[float, ...] = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101),
 )
-
-
-class PandasNeededError(FedagentError):
-    """Raised when a data frame is wanted and pandas is not installed."""
-
-    template = "the pandas package is not installed"
-
-    hint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +80,6 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(self.histories)}; {caption(self)}>"
-
-    def _repr_html_(self) -> str:
-        return html_of(self)
 
     @property
     def of_streams(self) -> bool:
@@ -163,22 +145,11 @@ class Comparison:
             }
         return record
 
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return one row per policy, seed and round.
-
-        Raises:
-            PandasNeededError: The package pandas is not installed.
-        """
-        try:
-            import pandas as pd  # noqa: PLC0415 - optional package
-        except ModuleNotFoundError as error:
-            raise PandasNeededError(how_to_install("pandas")) from error
-        return pd.DataFrame(
-            {"policy": run.policy, "seed": run.seed, "round": t, **row}
-            for runs in self.histories.values()
-            for run in runs
-            for t, row in enumerate(run.rows, 1)
-        )
+    def rows(self) -> Iterator[dict[str, object]]:
+        """Yield a row for each policy, seed and round, as `pandas.DataFrame` takes them."""
+        for run in (run for runs in self.histories.values() for run in runs):
+            for t, row in enumerate(run.rows, 1):
+                yield {"policy": run.policy, "seed": run.seed, "round": t, **row}
 
     def utility(self, run: History) -> float:
         """Return the cumulative utility of a run."""
@@ -334,17 +305,6 @@ def notes_of(result: Comparison) -> list[str]:
 def seeds_text(count: int) -> str:
     """Return `1 seed`, `5 seeds`."""
     return f"{count} seed" if count == 1 else f"{count} seeds"
-
-
-def html_of(result: Comparison) -> str:
-    """Return the table for a notebook."""
-    heads, *rows = rows_of(result)
-    lines = ["<table>", f"<caption>{escape(caption(result))}</caption>"]
-    lines.append("<tr>" + "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr>")
-    lines += [
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    ]
-    return "\n".join([*lines, "</table>"])
 
 
 def _reached(value: Figure, digits: int) -> str:

@@ -193,11 +193,6 @@ class History:
         return float(np.mean(known)) if known else self.first_loss
 
     @property
-    def violation_s(self) -> FloatArray:
-        """float64[T], cumulative seconds over the load limit of each round's slowest device."""
-        return np.cumsum(self["over_s"], dtype=np.float64)
-
-    @property
     def within_limit(self) -> float:
         """Share of rounds in which no device trained for longer than its limit; 1 of none."""
         return float((self["over_s"] <= 0).mean()) if self.rows else 1.0
