@@ -21,7 +21,7 @@ from .table import Line, line
 
 CLIENTS, ROUNDS, LAST = 20, 30, 3
 WORLDS = ("iid", "dirichlet", "two-labels")
-RULES = (*("none", "clipped-mean", "multi-krum", "geometric-median"),)
+RULES = (*("none", "clipped-mean", "multi-krum"),)
 KINDS = (
     *("sign-flip", "times-100", "not-finite", "label-flip"),
     *("alie", "inner-product", "weight-lie"),

@@ -62,18 +62,8 @@ def krum(updates: Floats, share: float = 0.2) -> Floats:
     return np.asarray(kept.mean(axis=0))
 
 
-def weiszfeld(updates: Floats) -> Floats:
-    at = updates.mean(axis=0)
-    for _ in range(2000):
-        far = np.linalg.norm(updates - at, axis=1)
-        weights = 1.0 / np.maximum(far, 1e-6 * np.median(far))
-        at = weights @ updates / weights.sum()
-    return np.asarray(at)
-
-
 REFERENCES: dict[str, Callable[[Floats], Floats]] = {
     "multi-krum": krum,
-    "geometric-median": weiszfeld,
     "none": lambda rows: rows.mean(axis=0),
 }
 
@@ -94,15 +84,14 @@ def spread(seed: int) -> Floats:
     return CENTRE + 0.3 * np.random.default_rng(seed).normal(size=(HONEST, len(CENTRE)))
 
 
-@pytest.mark.parametrize("name", ["multi-krum", "geometric-median"])
 @settings(max_examples=40)
 @given(seed=st.integers(0, 99), by=st.sampled_from([-1e27, -1e6, -100.0, -1.0, 0.0, 1e6]))
 def test_a_fifth_of_liars_moves_a_rule_by_no_more_than_the_honest_differ(
-    name: str, seed: int, by: float
+    seed: int, by: float
 ) -> None:
     honest = spread(seed)
     lies = np.tile(by * honest.mean(axis=0), (LIARS, 1))
-    found = made(name, np.vstack([lies, honest]))
+    found = made("multi-krum", np.vstack([lies, honest]))
     farthest = float(np.linalg.norm(honest - honest.mean(axis=0), axis=1).max())
     assert np.linalg.norm(found - honest.mean(axis=0)) <= farthest
 
@@ -215,7 +204,6 @@ def test_sketches_have_the_inner_products_of_the_updates() -> None:
     [
         ("clipped-mean", {"clip": 0.5}),
         ("multi-krum", {"share": 0.5}),
-        ("geometric-median", {"steps": 0}),
         ("none", {"clip": 2.0}),
     ],
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from operator import attrgetter
+from statistics import median_low
 from typing import TypeVar
 
 import numpy as np
@@ -158,8 +159,9 @@ def settle_round(
     feedback = replace(feedback, ending=ending, evidence=believed)
     in_sums = details.weight[details.weight > 0]
     heaviest = settings.weight_cap * float(np.median(in_sums)) if len(in_sums) else 0.0
-    norms = details.norm[details.norm > 0]
-    usual = float(np.median(norms)) if len(norms) else 0.0
+    norms = details.norm[details.norm > 0].tolist()
+    # The lower one of two: where half of the edges lie, they make it nothing, and not anything.
+    usual = median_low(norms) if norms else 0.0
     each = plan.controls.of_each(len(pairs))
     learner, proofs = settings.recipe.learner, dict[int, Proof]()
     for part in parts:

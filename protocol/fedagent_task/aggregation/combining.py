@@ -3,13 +3,13 @@
 Each update is given by what opens it, so that none has to be in memory: an edge's are on disk.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from .base import Weighed
-from .robust import Floats, Robust, Selected
+from .robust import Floats, MultiKrum, Robust
 from .sums import ALL_TRAIN, Arrays, Rules, RunningMean, blocks
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ def combine(
     rule: Robust, updates: Sequence[tuple[Opened, Weighed]], rules: Rules = ALL_TRAIN
 ) -> RunningMean:
     """Return the sum that stands for these updates, in the order in which they came."""
-    if updates and isinstance(rule, Selected):
+    if updates and isinstance(rule, MultiKrum):
         return _selected(rule, updates, rules)
     mean = RunningMean(rules)
     for opened, term in in_order(updates):
@@ -42,7 +42,7 @@ def add(mean: RunningMean, delta: Arrays, term: Weighed) -> None:
 
 
 def _selected(
-    rule: Selected, updates: Sequence[tuple[Opened, Weighed]], rules: Rules
+    rule: MultiKrum, updates: Sequence[tuple[Opened, Weighed]], rules: Rules
 ) -> RunningMean:
     total = sum(term.weight for _, term in updates)
     mean = RunningMean(rules)
@@ -59,24 +59,13 @@ def _selected(
 def _gram(updates: Sequence[tuple[Opened, Weighed]], rules: Rules) -> Floats:
     """Return the inner products of the updates, float64[n, n]; counters are not in them."""
     gram = np.zeros((len(updates), len(updates)))
-    for _, values in _columns(updates, rules):
-        gram += values @ values.T
-    return gram
-
-
-def _columns(
-    updates: Sequence[tuple[Opened, Weighed]], rules: Rules
-) -> Iterator[tuple[str, Floats]]:
-    """Yield blocks of all updates, float64[n, b], tensor by tensor."""
     opened = [one() for one, _ in updates]
     ratios = np.array([[term.coefficient / term.weight] for _, term in updates])
     length = max(64, _AT_ONCE // len(updates))
-    for name, first in opened[0].items():
-        if name in rules.latest:
-            continue
-        by = None if name in rules.mean or (ratios == 1.0).all() else ratios
-        for block in blocks(first.size, length):
-            values = np.empty((len(opened), min(block.stop, first.size) - block.start))
-            for row, delta in zip(values, opened, strict=True):
-                row[:] = delta[name].reshape(-1)[block]
-            yield name, values if by is None else values * by
+    for name in opened[0].keys() - rules.latest:
+        flat = [delta[name].reshape(-1) for delta in opened]
+        for block in blocks(flat[0].size, length):
+            values = np.stack([one[block].astype(np.float64) for one in flat])
+            values *= 1.0 if name in rules.mean else ratios
+            gram += values @ values.T
+    return gram

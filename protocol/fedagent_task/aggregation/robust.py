@@ -1,10 +1,8 @@
 """What takes the place of the mean of a round's updates, so that a few cannot move it far.
 
-`clipped-mean` needs norms only, and streams; an update counts by its weight. The others look at the
-inner products of all updates of a round, which count alike.
+`clipped-mean` needs norms only, and streams; an update counts by its weight. `multi-krum` looks at
+the inner products of all updates of a round, which count alike.
 """
-
-from abc import ABC, abstractmethod
 
 import numpy as np
 import numpy.typing as npt
@@ -46,29 +44,22 @@ class ClippedMean(Robust):
         self.cap = number("clipped-mean", "cap", cap, least=1.0, most=1e6)
 
 
-class Selected(Robust, ABC):
-    """A combination of the updates, by their inner products alone."""
-
-    cap = 2.0
-    streams = False
-
-    @abstractmethod
-    def combination(self, gram: Floats) -> Floats:
-        """Return the factors of the updates, float64[n], by float64[n, n]."""
-
-
-class MultiKrum(Selected):
+class MultiKrum(Robust):
     """The mean of those closest to their neighbours (Blanchard et al., NeurIPS 2017).
 
     A `share` of n, f, is left out; a score is the sum of the n - f - 2 smallest squared distances.
     All that are kept weigh equally, whatever their samples (Flower's weigh by samples).
     """
 
+    cap = 2.0
+    streams = False
+
     def __init__(self, *, share: float = 0.2) -> None:
-        self.share = _share("multi-krum", share)
+        require("multi-krum", "share", share, share < 0.5, "less than 0.5")
+        self.share = number("multi-krum", "share", share, least=0.0, most=0.5)
 
     def combination(self, gram: Floats) -> Floats:
-        """Return the mean of the n - f best."""
+        """Return the factors of the mean of the n - f best, float64[n], by float64[n, n]."""
         n, own = len(gram), np.diag(gram)
         out = min(int(np.ceil(self.share * n)), n - 1)
         square = np.maximum(own[:, None] + own[None, :] - 2.0 * gram, 0.0)
@@ -80,40 +71,6 @@ class MultiKrum(Selected):
         return factors
 
 
-class GeometricMedian(Selected):
-    """What has the least sum of distances, by Weiszfeld's steps (Pillutla et al., 2022)."""
-
-    def __init__(self, *, steps: int = 100) -> None:
-        self.steps = int(number("geometric-median", "steps", steps, least=1, most=10_000))
-
-    def combination(self, gram: Floats) -> Floats:
-        """Return Weiszfeld's weights; distances are at least a millionth of the median one."""
-        factors = np.full(len(gram), 1.0 / len(gram))
-        for _ in range(self.steps):
-            far = distances_to(gram, factors)
-            least = 1e-6 * float(np.median(far))
-            if not least > 0:
-                break
-            fresh = 1.0 / np.maximum(far, least)
-            fresh /= fresh.sum()
-            # By ratios: of an update that is 1e24 times too long even 1e-13 moves the model.
-            moved, factors = float(np.abs(fresh / factors - 1.0).max()), fresh
-            if moved < 1e-6:
-                break
-        return factors
-
-
-def distances_to(gram: Floats, factors: Floats) -> Floats:
-    """Return each update's distance to the combination by float64[n], float64[n]."""
-    beside = gram @ factors
-    return np.sqrt(np.maximum(np.diag(gram) - 2.0 * beside + factors @ beside, 0.0))
-
-
-def _share(name: str, value: float) -> float:
-    require(name, "share", value, value < 0.5, "less than 0.5")
-    return number(name, "share", value, least=0.0, most=0.5)
-
-
 DEFAULT = "clipped-mean"
 
 registry: Registry[Robust] = Registry(
@@ -121,7 +78,6 @@ registry: Registry[Robust] = Registry(
     package="fedagent_task.aggregation",
     builtin={
         "clipped-mean": "robust:ClippedMean",
-        "geometric-median": "robust:GeometricMedian",
         "multi-krum": "robust:MultiKrum",
         "none": "robust:Robust",
     },
