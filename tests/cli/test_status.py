@@ -25,6 +25,7 @@ def test_status(home: Path) -> None:
     text = call(home, "status").stdout
     assert "3 of 3" in text
     assert "3 credits" in text
+    assert "state     ended: all rounds are done" in text
     assert "privacy" not in text
     rows = last_object(call(home, "status", "--rounds", "2", "--json"))["rounds"]
     assert [(row["round"], row["in_time"]) for row in rows] == [(2, 1), (3, 1)]
@@ -40,7 +41,7 @@ def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
     ]
     assert [(row["running"], row["reason"]) for row in rows] == [
         (False, ""),
-        (False, "complete"),
+        (False, "rounds"),
     ]
     lines = call(tmp_path, "status", "--all").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["run", second[:12], first[:12]]

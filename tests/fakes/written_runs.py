@@ -87,7 +87,7 @@ def write_run(
                 run, HeldOutEvaluated(round_, digest, {metric or "accuracy": 0.5 + round_ / 10})
             )
         if end:
-            store.end_run(run, "complete")
+            store.end_run(run, "rounds")
     return run
 
 
@@ -138,4 +138,4 @@ def write_evaluated(folder: Path, *, mode: str = "report", epsilon: float = 0.0)
                 run, HeldOutEvaluated(round_, "d" * 64, {"accuracy": 0.5 + round_ / 10})
             )
             store.save_evaluation(run, evaluation(round_))
-        store.end_run(run, "complete")
+        store.end_run(run, "rounds")

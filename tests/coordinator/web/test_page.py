@@ -209,8 +209,10 @@ def test_an_open_page_hears_of_the_end_and_of_another_coordinator(
     with served(first) as site:
         page = opened(browser, site.url)
         with Books(first, identity=identity) as store:
-            store.end_run(run, "complete")
-    page.get_by_text("the run has ended: complete; its coordinator has stopped").wait_for()
+            store.end_run(run, "rounds")
+    page.get_by_text(
+        "the run has ended: all rounds are done; its coordinator has stopped"
+    ).wait_for()
     place = PageAddress("127.0.0.1", urlsplit(site.url).port or 0)
     with served(second, place):
         page.get_by_text(f"Another coordinator, {other[1]}, now answers at this address").wait_for()

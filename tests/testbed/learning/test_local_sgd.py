@@ -2,21 +2,12 @@
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from fedagent_task.models import create
 from fedagent_task.recipe.spec import ModelSpec
 from fedagent_testbed.learning.local_sgd import BatchedModel
 
-SPECS = {
-    "softmax": ModelSpec(kind="softmax", features=6, classes=4, l2=0.1),
-    "svm": ModelSpec(kind="svm", features=6, classes=4, l2=0.1),
-    "mlp": ModelSpec(kind="mlp", features=6, classes=4, hidden=(5,), l2=0.1),
-    "deep": ModelSpec(kind="mlp", features=6, classes=4, hidden=(5, 3)),
-}
-MODELS = {name: BatchedModel(create(spec)) for name, spec in SPECS.items()}
-OWN = ("softmax", "mlp", "deep")
-"""Those whose loss is the task package's own."""
+SVM = BatchedModel(create(ModelSpec(kind="svm", features=6, classes=4, l2=0.1)))
 STEP = 1e-6
 Doubles = npt.NDArray[np.float64]
 
@@ -42,24 +33,6 @@ def gradient(
     return out
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_the_gradient_is_the_product_s_own(name: str) -> None:
-    own, model = create(SPECS[name]), MODELS[name]
-    theta, x, y, weight = batch(model)
-    found = gradient(model, theta, x, y, weight)
-    for client in range(3):
-        weights, at = {}, 0
-        for tensor in own.manifest().specs:
-            size = int(np.prod(tensor.shape))
-            weights[tensor.name] = theta[client, at : at + size].reshape(tensor.shape)
-            at += size
-        expected = own.loss_and_gradient(weights, x[client, :-2], y[client, :-2])[1]
-        flat = np.concatenate([expected[one.name].ravel() for one in own.manifest().specs])
-        np.testing.assert_allclose(found[client], flat, atol=1e-12)
-        scores = model.scores(theta, x)[client].T
-        assert (scores.argmax(axis=1) == own.forward(weights, x[client]).argmax(axis=1)).all()
-
-
 def margin_loss(theta: Doubles, x: Doubles, y: npt.NDArray[np.int64], weight: Doubles) -> Doubles:
     """Return Crammer's and Singer's loss with its penalty, float64[S], by their words."""
     bias, slope = theta[:, :4], theta[:, 4:].reshape(-1, 4, 6)
@@ -73,14 +46,13 @@ def margin_loss(theta: Doubles, x: Doubles, y: npt.NDArray[np.int64], weight: Do
 
 
 def test_the_gradient_of_an_svm_is_the_finite_difference_of_the_largest_violation() -> None:
-    model = MODELS["svm"]
-    theta, x, y, weight = batch(model)
+    theta, x, y, weight = batch(SVM)
     numeric = np.empty_like(theta)
-    for i in range(model.size):
+    for i in range(SVM.size):
         up, down = theta.copy(), theta.copy()
         up[:, i] += STEP
         down[:, i] -= STEP
         numeric[:, i] = margin_loss(up, x, y, weight) - margin_loss(down, x, y, weight)
-    found = gradient(model, theta, x, y, weight)
+    found = gradient(SVM, theta, x, y, weight)
     assert np.abs(found).max() > 0.1
     np.testing.assert_allclose(found, numeric / (2 * STEP), atol=1e-6)

@@ -87,8 +87,12 @@ def all_of(trainer: FederatedTrainer, start: Floats, clients: list[int], round_:
     return np.concatenate([part.deltas for part in parts])
 
 
-def test_a_client_learns_what_a_live_agent_would(digits: StudyData) -> None:
-    spec = ModelSpec(kind="softmax", features=64, classes=10, l2=L2)
+@pytest.mark.parametrize("hidden", [(), (8,), (8, 5)])
+def test_a_client_learns_what_a_live_agent_would(
+    digits: StudyData, hidden: tuple[int, ...]
+) -> None:
+    kind = "mlp" if hidden else "softmax"
+    spec = ModelSpec(kind=kind, features=64, classes=10, l2=L2, hidden=hidden)
     training = trainer_of(digits, uneven(digits), model=BatchedModel(create(spec)))
     start = training.initial(2)
     start[1] += np.random.default_rng(1).standard_normal(start.shape[1], dtype=np.float32)

@@ -104,7 +104,7 @@ function later() {
 function state(field) {
   const run = field?.run;
   if (app.link === "locked") return ["wait", "the page needs its token"];
-  if (run?.ended_ms) return ["wait", `the run has ended${run.reason ? `: ${run.reason}` : ""}${app.link === "lost" ? "; its coordinator has stopped, this is the last known state" : ""}`];
+  if (run?.ended_ms) return ["wait", `the run has ended${run.reason ? `: ${run.reason === "rounds" ? "all rounds are done" : run.reason}` : ""}${app.link === "lost" ? "; its coordinator has stopped, this is the last known state" : ""}`];
   if (app.link === "lost") return ["lost", run ? "the coordinator has ended, or cannot be reached: this is the last that it said" : "the coordinator cannot be reached"];
   if (!run) return ["wait", "no run yet"];
   if (run.waiting) return ["wait", run.wanted ? `waiting for ${run.waiting}: ${run.found ?? 0} of ${run.wanted}` : `waiting for ${run.waiting}${run.waiting_detail ? `: ${run.waiting_detail}` : ""}`];

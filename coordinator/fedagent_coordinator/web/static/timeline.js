@@ -51,7 +51,7 @@ export function timeline(canvas, round, names, skew) {
     }
   });
   context.textBaseline = "alphabetic";
-  const mark = (at, text, name, dash) => {
+  const mark = (at, text, name, dash, line = 12) => {
     context.strokeStyle = context.fillStyle = colour(name);
     context.setLineDash(dash);
     context.lineWidth = 1.5;
@@ -61,7 +61,7 @@ export function timeline(canvas, round, names, skew) {
     context.stroke();
     context.setLineDash([]);
     context.textAlign = x(at) > width * 0.7 ? "right" : "left";
-    context.fillText(text, x(at) + (context.textAlign === "right" ? -4 : 4), 12);
+    context.fillText(text, x(at) + (context.textAlign === "right" ? -4 : 4), line);
   };
   if (reached) mark(round.deadline_s, `deadline ${round.deadline_s} s`, "bad", []);
   else if (round.deadline_s) {
@@ -69,7 +69,7 @@ export function timeline(canvas, round, names, skew) {
     context.textAlign = "right";
     context.fillText(`deadline ${round.deadline_s} s →`, width - 4, 12);
   }
-  if (open && now < high) mark(now, "now", "accent", [3, 3]);
+  if (open && now < high) mark(now, "now", "accent", [3, 3], height - 6);
   context.fillStyle = colour("soft");
   context.textAlign = "left";
   context.fillText("0 s", left, height - 6);

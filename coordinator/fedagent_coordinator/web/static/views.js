@@ -192,7 +192,7 @@ function fairness(app) {
   };
 }
 
-const COLUMNS = [["device", (d) => d.name], ["now", (d) => (d.online ? 1 : 0)], ["edge", (d, f) => (d.edges ?? []).map((id) => edgeName(f, id)).join(", ")], ["upload", (d) => d.context?.upload_bps ?? 0, "n"], ["battery", (d) => d.context?.battery ?? 2, "n"], ["°C", (d) => d.context?.temperature_c ?? 0, "n"], ["ordered", (d) => d.ordered ?? 0, "n"], ["in time", (d) => d.in_time ?? 0, "n"], ["used", (d) => d.used ?? 0, "n"], ["price", (d) => d.price_micro ?? 0, "n"], ["paid", (d) => d.paid_micro ?? 0, "n"], ["last", (d) => d.last_round ?? 0], ["software", (d) => d.software ?? ""]];
+const COLUMNS = [["device", (d) => d.name], ["last seen", (d) => (d.online ? 1 : 0)], ["edge", (d, f) => (d.edges ?? []).map((id) => edgeName(f, id)).join(", ")], ["upload", (d) => d.context?.upload_bps ?? 0, "n"], ["battery", (d) => d.context?.battery ?? 2, "n"], ["°C", (d) => d.context?.temperature_c ?? 0, "n"], ["ordered", (d) => d.ordered ?? 0, "n"], ["in time", (d) => d.in_time ?? 0, "n"], ["used", (d) => d.used ?? 0, "n"], ["price", (d) => d.price_micro ?? 0, "n"], ["paid", (d) => d.paid_micro ?? 0, "n"], ["last", (d) => d.last_round ?? 0], ["software", (d) => d.software ?? ""]];
 function devices(app) {
   const find = h("input", { type: "search", placeholder: "name, id or edge", "aria-label": "Find devices", oninput: () => draw(app.field) }), count = h("span", { class: "soft", role: "status" });
   const place = h("tbody"), more = h("button", { onclick: () => { shown += 100; draw(app.field); } }, "Show more");
@@ -205,6 +205,8 @@ function devices(app) {
     found.sort((a, b) => (down ? order(b, a) : order(a, b)));
     count.textContent = `${found.length} of ${field.devices.size}`;
     more.hidden = found.length <= shown;
+    const bare = [[4, "battery"], [5, "temperature_c"]].filter(([, name]) => !found.some((one) => one.context?.[name] !== undefined)).map(([at]) => at);
+    heads.forEach((head, at) => { head.hidden = bare.includes(at); });
     heads.forEach((head, at) => (at === by ? head.setAttribute("aria-sort", down ? "descending" : "ascending") : head.removeAttribute("aria-sort")));
     if (place.contains(document.activeElement)) app.keep = document.activeElement.dataset.id;
     place.replaceChildren(...found.slice(0, shown).map((one) => {
@@ -213,7 +215,7 @@ function devices(app) {
       const told = one.context ?? {};
       const now = one.reason ? h("span", { class: "warn", title: one.reason }, `declines${one.online ? "" : `, ${ago(one.seen_ms)}`}`) : one.online ? h("span", { class: "good" }, "connected") : ago(one.seen_ms);
       const cells = [name, now, COLUMNS[2][1](one, field) || "–", told.upload_bps ? rate(told.upload_bps) : "–", told.battery === undefined ? "–" : `${Math.round(100 * told.battery)} %`, told.temperature_c === undefined ? "–" : number(told.temperature_c, 0), one.ordered ?? 0, one.in_time ?? 0, one.used ?? 0, credits(one.price_micro ?? 0), credits(one.paid_micro ?? 0), one.last_round ? `${one.last_round} ${one.last_status}` : "–", (one.software ?? "").replace("fedagent ", "") || "–"];
-      return h("tr", {}, ...cells.map((cell, at) => h("td", { class: COLUMNS[at][2] }, cell)));
+      return h("tr", {}, ...cells.map((cell, at) => h("td", { class: COLUMNS[at][2], hidden: bare.includes(at) }, cell)));
     }));
     if (app.keep) place.querySelector(`[data-id="${CSS.escape(app.keep)}"]`)?.focus();
     app.keep = null;

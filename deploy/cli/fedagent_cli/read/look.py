@@ -29,6 +29,7 @@ WAITING = {
     "statistics": "for the devices' sample statistics (data.standardize)",
 }
 """Words for the reasons of docs/coordinator.md, A round."""
+ENDS = {"rounds": "all rounds are done"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ class Look:
         run, now, record = self.summary, self.now, self.record()
         state = f"coordinator is running (process {self.pid})"
         if run.ended_ms:
-            state = f"ended: {run.conclusion or run.reason}"
+            state = f"ended: {run.conclusion or ENDS.get(run.reason, run.reason)}"
         elif record["running"] is None:
             state = "only its owner can see whether the coordinator is running"
         elif self.pid is None:
