@@ -37,7 +37,7 @@ epsilon."""
 MAX_SLOTS = 1000
 MAX_ARMS = 8
 """Runs in which the device's standing among neighbours is kept."""
-_VERSION = 6
+_VERSION = 7
 
 _SCHEMA = """
 CREATE TABLE updates (
@@ -60,6 +60,9 @@ CREATE TABLE arms (
 CREATE TABLE slots (
   run TEXT NOT NULL, slot INTEGER NOT NULL, record BLOB NOT NULL, PRIMARY KEY (run, slot)
 ) STRICT;
+CREATE TABLE places (
+  stream TEXT PRIMARY KEY, offset INTEGER NOT NULL, mark TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE numbers (name TEXT PRIMARY KEY, value REAL NOT NULL) STRICT, WITHOUT ROWID;
 """
 
@@ -129,13 +132,13 @@ class Books:
         update: PendingUpdate,
         body: Path,
         *,
-        offset: tuple[str, int] | None = None,
+        place: tuple[str, int, str] | None = None,
         releases: int = 0,
     ) -> list[Key]:
         """Keep an update in one commit; return the oldest ones, which had to make room for it.
 
-        `body` is the file with its bytes, `offset` a stream and its position after this training;
-        `releases` are updates of the run with this one, where they cost privacy.
+        `body` is the file with its bytes, `place` a stream, its offset and its mark after this
+        training; `releases` are updates of the run with this one, where they cost privacy.
         """
         key, offer = update.key, update.offer
         self._checkpoint("agent.books.before-put")
@@ -144,8 +147,8 @@ class Books:
             self._delete(*self._dropped, key)
             self._db.execute("INSERT INTO updates VALUES (?,?,?,?,?,?)", row)
             self._db.execute("INSERT OR REPLACE INTO answered VALUES (?,?,?)", _ids(key))
-            if offset is not None:
-                self._set(f"offset {offset[0]}", offset[1])
+            if place is not None:
+                self._db.execute("INSERT OR REPLACE INTO places VALUES (?,?,?)", place)
             if releases:
                 self._charge(key.run, releases)
         self._dropped.clear()
@@ -228,9 +231,11 @@ class Books:
                 path.unlink()
         return kept
 
-    def offset(self, stream: str) -> int:
-        """Return where a stream was after the last kept training; 0 if never."""
-        return int(self._number(f"offset {stream}"))
+    def place(self, stream: str) -> tuple[int, str]:
+        """Return offset and mark of a stream after the last kept training; 0 if never."""
+        found = self._db.execute("SELECT offset, mark FROM places WHERE stream = ?", (stream,))
+        offset, mark = found.fetchone() or (0, "")
+        return int(offset), str(mark)
 
     # ------------------------------------------------------- what privacy costs
 

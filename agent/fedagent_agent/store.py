@@ -122,7 +122,8 @@ class AgentStore:
             effect = replace(effect, model=model, small=small, state=state)
         elif isinstance(effect, Open):
             once = str(self._once.path(effect.once)) if effect.once else ""
-            effect = replace(effect, offset=self.books.offset(self._stream), once=once)
+            offset, mark = self.books.place(self._stream)
+            effect = replace(effect, offset=offset, mark=mark, once=once)
         self._submit(effect)
 
     def complete(self, message: AnyMessage, nbytes: int) -> AnyMessage:
@@ -184,9 +185,9 @@ class AgentStore:
 
     def _store_update(self, effect: StoreUpdate) -> Input:
         update, output = self._claimed(effect.update), self._outputs.pop(effect.job)
-        offset = (self._stream, effect.offset) if effect.offset is not None else None
+        place = (self._stream, *effect.place) if effect.place is not None else None
         try:
-            expired = self.books.put(update, output, offset=offset, releases=effect.releases)
+            expired = self.books.put(update, output, place=place, releases=effect.releases)
         except DiskError:
             output.unlink(missing_ok=True)
             raise

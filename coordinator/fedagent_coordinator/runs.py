@@ -454,7 +454,8 @@ def held_out(recipe: Recipe, task: TaskFile | None = None) -> HeldOutSet | None:
     name = recipe.evaluation.dataset
     if name == NO_DATASET:
         return None
-    dataset: Dataset = load(name, features=recipe.model.features)
+    named = [one.name for one in recipe.data.features]
+    dataset: Dataset = load(name, features=recipe.model.features).ordered(named)
     expect_width(name, dataset.x, recipe.model)
     x = scaled(dataset.x, recipe.data)
     expect_fit(name, x, dataset.y, recipe.model)

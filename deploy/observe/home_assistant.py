@@ -103,5 +103,5 @@ def show(lines: IO[str], address: str, password: str | None, topic: str) -> None
 
 
 if __name__ == "__main__":
-    secret = Path(sys.argv[2]).read_text("utf-8").strip() if len(sys.argv) > 2 else None
+    secret = Path(sys.argv[2]).read_text("utf-8-sig").strip() if len(sys.argv) > 2 else None
     show(sys.stdin, sys.argv[1], secret, "fedagent")

@@ -24,7 +24,7 @@ from fedagent_node.site.joining import (
     JoinRole,
     split_place,
 )
-from fedagent_protocol.errors import TopicError, safe_text
+from fedagent_protocol.errors import TopicError, safe_text, text_of
 from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.option import Declared, Option, declared
 from fedagent_protocol.topics import check_id
@@ -321,8 +321,8 @@ def with_password(
             raise SettingError(key, f"names a user at {address} but no password", hint)
         return replace(address, password=password)
     try:
-        password = Path(file).expanduser().read_text("utf-8").removesuffix("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        password = text_of(Path(file).expanduser().read_bytes()).rstrip("\r\n")
+    except (OSError, UnicodeError) as error:
         raise SettingError(
             "password_file", f"{file} cannot be read", "give a file that contains only the password"
         ) from error
@@ -362,11 +362,11 @@ def read_settings(text: str) -> dict[str, object]:
     if not text.lstrip().startswith("{"):
         name = f"{text} "
         try:
-            text = Path(text).read_text("utf-8")
+            text = text_of(Path(text).read_bytes())
         except OSError as error:
             problem = f"cannot read {name}({error.strerror})"
             raise SettingError("config", problem, "give JSON or a file") from error
-        except UnicodeDecodeError as error:
+        except UnicodeError as error:
             raise SettingError("config", f"{name}is no text", "give JSON or a file") from error
     try:
         if text.lstrip().startswith("{"):

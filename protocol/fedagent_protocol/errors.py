@@ -1,5 +1,6 @@
 """The base of all our errors, and the errors of the wire and of things found by name."""
 
+import codecs
 import errno
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -175,6 +176,16 @@ def credits_text(micro: float) -> str:
     whole, rest = divmod(abs(round(micro)), MICRO)
     text = f"{whole:,}" + (f".{rest:06d}".rstrip("0") if rest else "")
     return f"-{text}" if micro < 0 else text
+
+
+def text_of(data: bytes) -> str:
+    """Return a file's or a message's text, without the mark that Windows tools begin it with.
+
+    Raises:
+        UnicodeError: It is neither UTF-8 nor, by its mark, UTF-16.
+    """
+    utf_16 = data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    return data.decode("utf-16" if utf_16 else "utf-8-sig")
 
 
 _SECRET = re.compile(r"(mqtts?://[^\s:/@]*):.*@", re.DOTALL)

@@ -112,15 +112,54 @@ def test_the_last_column_of_a_csv_is_its_label(tmp_path: Path) -> None:
         ("", "has no sample"),
         ("a,b\n", "has no sample"),
         ("1\n2\n", "columns"),
-        ("1,2\n3\n", "sample 2 has 1 columns, not 2"),
-        ("a,b,c\n1,2\n3,4\n", "sample 1 has 2 columns, not 3"),
-        ("1,2\n3,x\n", "sample 2 is not a number"),
-        ("1,2\n3,\n", "sample 2 is not a number"),
-        ("1,2\n1_0,2\n", "is not a table of numbers"),
+        ("1,2\n3\n", "line 2 has 1 columns, not 2"),
+        ("a,b,c\n1,2\n3,4\n", "line 2 has 2 columns, not 3"),
+        ("1,2\n3,x\n", "line 2, column 1, is not a number"),
+        ("t,kind\n1,2\n3,\n", "line 3, column 'kind', is not a number"),
+        ("1,2\n1_0,2\n", "line 2, column 0, is not a number"),
+        ("1 2\n3 4\n", "one column only; separate columns by commas, semicolons, tabs"),
+        ("t,kind\n1,5,0\n", "line 2 has 3 columns, not 2; .*with a decimal point"),
+        ('"1,5","0"\n"2,5","1"\n', "line 1, column 0, is not a number; .*decimal point"),
+        ("t;kind\n1,5;0\n1.234;1\n", "line 3, column 't', is not a number"),
+        ("time,t,kind\n12:30,1,0\n", "line 2, column 'time', is not a number"),
+        ('1,"2\n3,4\n', "line 1 "),
     ):
         path.write_text(content)
         with pytest.raises(DatasetError, match=says):
             read_csv(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "t,h,kind\n1.5,2,0\n3,4.5,1\n",
+        '"t","h","kind"\n"1.5","2","0"\n"3","4.5","1"\n',
+        "t;h;kind\n1,5;2;0\n3;4,5;1\n",
+        "t\th\tkind\n1,5\t2\t0\n3\t4,5\t1\n",
+        "\ufeffsep=;\r\nt;h;kind\r\n1.5;2;off\r\n3;4.5;ON\r\n",
+        ",t,h,kind\n0,1.5,2,0\n1,3,4.5,1\n",
+        "t,h,kind,\n1.5,2,0,\n3,4.5,1,\n",
+        "# t,h,kind\n\n1.5,2,0\n\n3,4.5,1\n",
+        "t,h,kind\n°C,%,\n1.5,2,0\n3,4.5,1\n",
+        "1.5,2,0\n3,4.5,1\n",
+        "0,1,2\n1.5,2,0\n3,4.5,1\n",
+        "0,1,kind\n1.5,2,0\n3,4.5,1\n",
+    ],
+    ids=str.split,
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_csv_is_read_as_spreadsheets_and_loggers_write_it(
+    tmp_path: Path, content: str, encoding: str
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content.removeprefix("\ufeff" * (encoding != "utf-8")).encode(encoding))
+    data = load(str(path))
+    assert data.x.tolist() == [[1.5, 2], [3, 4.5]]
+    assert data.y.tolist() == [0, 1]
+    assert data.names in ((), ("t", "h"), ("0", "1"))
+    if data.names == ("t", "h"):
+        assert data.ordered(["h", "t"]).x.tolist() == [[2, 1.5], [4.5, 3]]
+        assert data.ordered(["h", "u"]) is data
 
 
 def test_npz_never_unpickles(tmp_path: Path) -> None:
@@ -142,7 +181,9 @@ def test_ratings_keep_users_and_items(tmp_path: Path) -> None:
     assert data.x.tolist() == [[196, 242], [186, 302]]
     assert data.y.tolist() == [3, 4]
     path.write_text("196\t242\n")
-    with pytest.raises(DatasetError, match="1 has 2 columns, not 4; write user item rating"):
+    with pytest.raises(
+        DatasetError, match="line 1 has 2 columns, not 4; separate all lines by tabs"
+    ):
         read_ratings(path)
 
 

@@ -177,7 +177,7 @@ class StoreUpdate(Write, frozen=True):
 
     job: int
     update: PendingUpdate
-    offset: int | None  # position of the stream after the training; None without a stream
+    place: tuple[int, str] | None  # offset and mark of the stream after it; None without a stream
     releases: int = 0  # updates of this run with it, which cost privacy; 0 where none is counted
 
 

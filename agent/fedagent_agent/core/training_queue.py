@@ -397,8 +397,8 @@ class TrainingQueue:
             releases = self._releases[run] = self._releases.get(run, 0) + 1
             self._used_up(run, task)
         update = active.update(result, self._masking.agreement(active.key), now)
-        offset = None if task.idle else result.offset
-        return [StoreUpdate(result.job, update, offset, releases)]
+        place = None if task.idle else (result.offset, result.mark)
+        return [StoreUpdate(result.job, update, place, releases)]
 
     def _mask(self, active: ActiveOrder) -> list[Effect]:
         """Have the update masked, as soon as it is settled by whom."""

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_task.models.base import Csr
+from fedagent_task.readers.table import number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,6 @@ class StreamSchema:
     """What a stream's samples are."""
 
     features: int
-    dtype: str  # numpy name of their raw type
     labels: tuple[int, ...] | None = None  # all that can come, ascending; None: not known
     sparse: bool = False
     names: tuple[str, ...] = ()  # what the features are called; empty if they have no names
@@ -59,6 +59,11 @@ class Stream(Protocol):
         ...
 
     @property
+    def mark(self) -> str:
+        """What identifies that in which `offset` counts, at that position; may be empty."""
+        ...
+
+    @property
     def counters(self) -> Mapping[str, int]:
         """What was dropped or refused so far, by reason."""
         ...
@@ -81,6 +86,11 @@ class ResumableStream:
         return self._offset
 
     @property
+    def mark(self) -> str:
+        """Nothing: what the offset counts in stays the same."""
+        return ""
+
+    @property
     def counters(self) -> Mapping[str, int]:
         """What was dropped, refused or begun anew so far."""
         return self._counters
@@ -94,44 +104,30 @@ class BadSampleError(ValueError):
         self.reason = reason
 
 
-class RowReader:
-    """Turn the fields of one sample into numbers: features of a type, a label or its name."""
+Row = tuple[list[float], float]
+"""Features and label of a sample."""
 
-    def __init__(self, *, dtype: str, labels: Sequence[str] = ()) -> None:
-        self._dtype = np.dtype(dtype)
-        self._names = {name: float(index) for index, name in enumerate(labels)}
-        self._whole = self._dtype.kind in "iu"
-        limits = np.iinfo(self._dtype) if self._whole else np.finfo(self._dtype)
-        number = int if self._whole else float
-        self._least, self._most = number(limits.min), number(limits.max)
 
-    def features(self, fields: Sequence[str | float]) -> list[float]:
-        """Return finite numbers that fit the dtype."""
-        try:
-            numbers = [float(field) for field in fields]
-        except (ValueError, OverflowError) as error:
-            raise BadSampleError("bad_number") from error
-        for number in numbers:
-            if not math.isfinite(number):
-                raise BadSampleError("bad_not_finite")
-            fits = self._least <= number <= self._most
-            if not fits or (self._whole and number != int(number)):
-                raise BadSampleError("bad_dtype")
-        return numbers
+def finite(numbers: list[float]) -> list[float]:
+    """Return the numbers if they are finite."""
+    if not all(map(math.isfinite, numbers)):
+        raise BadSampleError("bad_not_finite")
+    return numbers
 
-    def label(self, field: str | float) -> float:
-        """Return a label's number; names count from 0."""
-        if isinstance(field, str) and (named := self._names.get(field.strip())) is not None:
-            return named
-        try:
-            number = float(field)
-        except (ValueError, OverflowError) as error:
-            raise BadSampleError("bad_label") from error
-        if not math.isfinite(number):
-            raise BadSampleError("bad_label")
-        return number
 
-    def samples(self, rows: Sequence[tuple[list[float], float]], features: int) -> Samples:
-        """Return these rows as arrays."""
-        x = np.array([row for row, _ in rows], self._dtype).reshape(len(rows), features)
-        return Samples(x, np.array([label for _, label in rows], np.float64))
+def label_of(
+    text: str, names: Sequence[str], number: Callable[[str], float | None] = number_of
+) -> float:
+    """Return a label's number; names of classes count from 0."""
+    if text in names:
+        return float(names.index(text))
+    found = number(text)
+    if found is None or not math.isfinite(found):
+        raise BadSampleError("bad_label")
+    return found
+
+
+def samples_of(rows: Collection[Row], features: int) -> Samples:
+    """Return rows as arrays."""
+    x = np.array([row for row, _ in rows], np.float64).reshape(len(rows), features)
+    return Samples(x, np.array([label for _, label in rows], np.float64))

@@ -1,82 +1,117 @@
 """A CSV file that is being appended; its lines are samples, and so never logged."""
 
+import codecs
+import hashlib
 import math
 import os
 from collections import deque
-from collections.abc import Sequence
+from dataclasses import replace
 from io import FileIO
 
-from .base import BadSampleError, ResumableStream, RowReader, Samples, StreamSchema
+from fedagent_task.readers.table import FIRST_LINES, Table, TableError, is_text
+from fedagent_task.recipe.spec import DataSpec
+
+from .base import (
+    BadSampleError,
+    ResumableStream,
+    Row,
+    Samples,
+    StreamSchema,
+    finite,
+    label_of,
+    samples_of,
+)
 from .kinds import Csv
-from .spec import StreamError, number
+from .spec import StreamError
 
 MAX_LINE_BYTES = 1 << 20
 MAX_BACKLOG_BYTES = 4 << 20
 """Most unread bytes that a take parses; of more, only the newest are read."""
+TAIL_BYTES = 4096
+"""So many bytes before the offset tell whether the file is still the one that was read."""
 
 
 class CsvStream(ResumableStream):
     """Follow a CSV file.
 
-    The last line counts when its line end is there. A file that shrinks is read
-    from its beginning; one that is replaced is read to its end first. The offset is the byte
-    behind the last line that was read.
+    The last line counts when its line end is there. The offset is the byte behind the last line
+    that was read. A file that has not the same bytes before it is another one, and is read from its
+    beginning; one that is replaced is read to its end first. What the first lines say of columns is
+    read in each file anew: they are found by the names that they had, or the file is refused.
     """
 
-    def __init__(
-        self, spec: Csv, *, seed: int = 0, offset: int = 0, labels: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, spec: Csv, *, seed: int, offset: int, mark: str, data: DataSpec) -> None:
         del seed
         super().__init__(offset)
-        self._spec = spec
-        self._reader = RowReader(dtype=spec.dtype, labels=labels)
+        self._spec, self._data = spec, data
+        self._resumed, _, self._meaning = mark.partition(" ")
         self._file: FileIO | None = None
-        self._header = b""
-        self._width = 0
-        self._names: list[str] = []
-        self._columns: tuple[int, ...] = ()
-        self._label: int | None = 0
-        self._mid_line = False
+        self._tail = b""
+        self._table: Table | None = None
+        self._names: tuple[str, ...] = ()  # of the features, then of the label
+        self._columns: tuple[int, ...] = ()  # empty until this file's are learnt
+        self._features = 0
+        self._label: int | None = None
+        self._named = False  # the last line was one of names
+        self._read = False  # a line of this file was a sample
+        self._unread: list[TableError] = []
+
+    @property
+    def mark(self) -> str:
+        """Digests of what is before the offset, and of what the columns are."""
+        return f"{_digest(self._tail)} {self._meaning}"
 
     def open(self, now: float) -> StreamSchema:
-        """Read the first line to learn the columns."""
+        """Read the first lines to learn the columns."""
         del now
         self._file = self._reopen()
         if self._file is None:
             raise self._unreadable("there is no such file", "check the path")
-        first, line_end, _ = self._file.read(MAX_LINE_BYTES).partition(b"\n")
-        if not line_end:
-            self.close()
-            raise self._unreadable("has no complete line yet", "start once it has one")
+        self._tail = self._before(self._file)
+        whole = self._tail.endswith(b"\n") and len(self._tail) == min(self._offset, TAIL_BYTES)
+        same = _digest(self._tail) == self._resumed if self._resumed else whole
         try:
-            self._learn_columns(first)
+            if self._offset and not same:
+                self._begin("rotated")
+            if not self._learn(self._file, same=self._offset > 0):
+                raise self._unreadable("has no complete line yet", "start once it has one")
         except StreamError:
             self.close()
             raise
-        if self._offset > os.fstat(self._file.fileno()).st_size:
-            self._offset = 0
-        names = tuple(self._names[i] for i in self._columns) if self._header else ()
-        return StreamSchema(len(self._columns), self._spec.dtype, names=names)
+        return StreamSchema(len(self._columns), names=self._names[: len(self._columns)])
 
     def take(self, now: float) -> Samples:
-        """Return the whole lines that were appended."""
+        """Return the whole lines that were appended.
+
+        Raises:
+            StreamError: The file is another one, which cannot be read as the one before.
+        """
         del now
-        rows: deque[tuple[list[float], float]] = deque(maxlen=self._spec.buffer)
-        self._read_on(rows)
-        if self._was_replaced():
-            self._read_on(rows)  # what came between the read and the rename
-            self.close()
-            self._file = self._reopen()
-            self._offset, self._mid_line = 0, False
-            self._counters["rotated"] += 1
+        rows: deque[Row] = deque(maxlen=self._spec.buffer)
+        try:
             self._read_on(rows)
-        return self._reader.samples(rows, len(self._columns))
+            if self._was_replaced():
+                self._read_on(rows)  # what came between the read and the rename
+                self.close()
+                self._file = self._reopen()
+                self._begin("rotated")
+                self._read_on(rows)
+            if len(self._unread) == FIRST_LINES:
+                error = self._unread[0]
+                reason = f"no line so far is a sample: {error.sentence.strip()}"
+                raise self._unreadable(reason, error.hint)
+        except StreamError:
+            if not rows:
+                raise
+        return samples_of(rows, self._features)
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    # --------------------------------------------------------------- the file
 
     def _reopen(self) -> FileIO | None:
         """Return the file, or None while there is none."""
@@ -99,75 +134,173 @@ class CsvStream(ResumableStream):
         except OSError:
             return False  # renamed away, and the new one is not there yet
 
-    def _read_on(self, rows: deque[tuple[list[float], float]]) -> None:
-        if self._file is None:
+    def _before(self, file: FileIO) -> bytes:
+        count = min(self._offset, TAIL_BYTES)
+        return os.pread(file.fileno(), count, self._offset - count)
+
+    def _begin(self, why: str) -> None:
+        """Go to the beginning of another file."""
+        self._counters[why] += 1
+        self._offset, self._tail, self._columns = 0, b"", ()
+        self._read, self._unread = False, []
+
+    # ---------------------------------------------------------------- columns
+
+    def _learn(self, file: FileIO, *, same: bool) -> bool:
+        """Learn from the first lines; False while there is none."""
+        head = os.pread(file.fileno(), MAX_LINE_BYTES, 0)
+        if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in head[:2]:
+            raise self._unreadable("is UTF-16 or no text", "have it written as UTF-8")
+        known = head[: head.rfind(b"\n") + 1].splitlines()[:FIRST_LINES]
+        lines = [line.decode("utf-8-sig", "replace") for line in known]
+        if not any(map(str.strip, lines)):
+            return False
+        wanted = (*self._names, *self._spec.features, self._spec.label)
+        try:
+            table = Table.learn(lines, [name for name in wanted if not name.isdigit()])
+        except TableError as error:
+            raise self._unreadable(error.reason, error.hint) from error
+        former = self._table
+        if former is not None and former.width == table.width and not table.names:
+            # It goes on without its first lines, as where a logger's file is cut.
+            table.names, table.units = former.names, former.units
+        self._use(table, same=same)
+        if not same:
+            self._expect_sample(table, lines)
+        return True
+
+    def _expect_sample(self, table: Table, lines: list[str]) -> None:
+        """Refuse a file of which no line that is there could be a sample, gaps apart."""
+        fault = None
+        for number, line in enumerate(lines[table.first :], table.first + 1):
+            try:
+                if line.strip():
+                    fields = [field or "nan" for field in table.fields(line)]
+                    table.numbers(fields, self._columns)
+                    return
+            except TableError as error:
+                fault = fault or self._unreadable(error.of(number), error.hint)
+        if fault is not None:
+            self._columns = ()
+            raise fault
+
+    def _use(self, table: Table, *, same: bool) -> None:
+        """Find the columns by the names that they had, else by those of stream and recipe."""
+        names = table.names
+        if self._names and names:
+            *wanted, label = self._names
+        else:
+            recipes = [one.name for one in self._data.features]
+            known = recipes if set(recipes) <= set(names) else []
+            wanted, label = list(self._spec.features) or known, self._spec.label
+        if missing := [name for name in wanted if name not in names]:
+            raise StreamError("features", f"no column {missing[0]!r}", "name columns of line 1")
+        at = _column_of(label, table)
+        columns = tuple(map(names.index, wanted)) or tuple(i for i in table.columns if i != at)
+        if not columns:
+            raise self._unreadable("has one column only", "write features and a label")
+        every = columns if at is None else (*columns, at)
+        found = [table.name(i) for i in every]
+        meaning = _digest(repr((found, at is None)).encode())
+        if not same and self._meaning not in ("", meaning):
+            reason = f"had other columns before; now they are {', '.join(found)}"
+            hint = "write names and units as before, or have the stream read another file"
+            raise self._unreadable(reason, hint)
+        self._table, self._meaning = table, meaning
+        self._columns, self._label, self._features = columns, at, len(columns)
+        if names:
+            self._names = (*(names[i] for i in columns), "none" if at is None else names[at])
+
+    def _says_columns(self, fields: list[str], table: Table) -> bool:
+        """Take names or units in the middle of a file, where a logger began anew."""
+        if not (table.names and is_text(fields)):
+            return False
+        named = bool(set(fields) & set(self._names))
+        units = dict(zip(table.names, table.units, strict=False))
+        if named:
+            again = tuple(units.get(name, "") for name in fields) if units else ()
+            self._use(
+                replace(table, width=len(fields), names=tuple(fields), units=again), same=False
+            )
+        elif tuple(fields) != table.units:
+            if not self._named:
+                return False
+            self._use(replace(table, units=tuple(fields)), same=False)
+        self._named = named
+        return True
+
+    # ------------------------------------------------------------------ lines
+
+    def _read_on(self, rows: deque[Row]) -> None:
+        file = self._file
+        if file is None:
             return
-        size = os.fstat(self._file.fileno()).st_size
-        if size < self._offset:
-            self._counters["truncated"] += 1
-            self._offset, self._mid_line = 0, False
+        if self._before(file) != self._tail:
+            self._begin("truncated")
+        # Names may come before units, and both before samples.
+        if not (self._read or self._learn(file, same=bool(self._columns))):
+            return
+        assert self._table is not None
+        skipped = 0 if self._offset else self._table.first
+        size = os.fstat(file.fileno()).st_size
         if size - self._offset > MAX_BACKLOG_BYTES:
             self._counters["skipped_bytes"] += size - MAX_BACKLOG_BYTES - self._offset
-            self._offset, self._mid_line = size - MAX_BACKLOG_BYTES, True
-        self._file.seek(self._offset)
-        data = self._file.read(size - self._offset)
-        whole = data.rfind(b"\n") + 1
-        if not whole and len(data) > MAX_LINE_BYTES:
+            self._offset = size - MAX_BACKLOG_BYTES
+            self._tail = self._before(file)
+        if self._tail and not self._tail.endswith(b"\n"):
+            skipped = 1  # the rest of a line
+        data = os.pread(file.fileno(), size - self._offset, self._offset)
+        lines = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
+        if not lines and len(data) > MAX_LINE_BYTES:
             self._counters["bad_too_long"] += 1
-            self._offset, self._mid_line = self._offset + len(data), True
-            return
-        at_start = self._offset == 0
-        self._offset += whole
-        lines = data[:whole].splitlines()
-        if self._mid_line and lines:
-            del lines[0]
-            self._mid_line = False
-        elif at_start and lines and self._header and lines[0].strip() == self._header:
-            del lines[0]
-        for line in lines:
-            self._take_line(line, rows)
-
-    def _take_line(self, line: bytes, rows: deque[tuple[list[float], float]]) -> None:
-        if not line.strip():
-            return
+            lines, skipped = [data], 1
+        at = 0
         try:
-            row = self._read_line(line)
+            for number, line in enumerate(lines):
+                if number >= skipped and line.strip():
+                    self._take_line(line, rows)
+                at += len(line)
+        finally:
+            self._offset, self._tail = self._offset + at, (self._tail + data[:at])[-TAIL_BYTES:]
+
+    def _take_line(self, line: bytes, rows: deque[Row]) -> None:
+        table, fields, why = self._table, list[str](), ""
+        assert table is not None
+        try:
+            fields = table.fields(line.decode("utf-8-sig"))
+            numbers = finite(table.numbers(fields, self._columns))
+            names, at = self._data.labels, self._label
+            label = math.nan if at is None else label_of(fields[at], names, table.number)
+        except UnicodeDecodeError:
+            why = "bad_encoding"
         except BadSampleError as error:
-            self._counters[error.reason] += 1
+            why = error.reason
+        except TableError as error:
+            if self._says_columns(fields, table):
+                return
+            why = "bad_number" if len(fields) == table.width else "bad_columns"
+            if not self._read and len(self._unread) < FIRST_LINES:
+                self._unread.append(error)
         else:
+            self._read, self._named, self._unread = True, False, []
             self._counters["dropped"] += len(rows) == rows.maxlen
-            rows.append(row)
+            rows.append((numbers, label))
+            return
+        self._counters[why] += 1
 
-    def _read_line(self, line: bytes) -> tuple[list[float], float]:
-        try:
-            fields = line.decode("utf-8").split(",")
-        except UnicodeDecodeError as error:
-            raise BadSampleError("bad_encoding") from error
-        if len(fields) != self._width:
-            raise BadSampleError("bad_columns")
-        features = self._reader.features([fields[i] for i in self._columns])
-        return features, math.nan if self._label is None else self._reader.label(
-            fields[self._label]
-        )
 
-    def _learn_columns(self, first: bytes) -> None:
-        names = [name.strip() for name in first.decode("utf-8", "replace").strip().split(",")]
-        self._names, self._width = names, len(names)
-        self._header = b"" if any(number(name) is not None for name in names) else first.strip()
-        label = self._spec.label
-        ends = {"last": self._width - 1, "first": 0}
-        if label in names and self._header:
-            self._label = names.index(label)
-        elif label == "none":
-            self._label = None
-        elif label in ends or (label.isdigit() and int(label) < self._width):
-            self._label = ends.get(label, int(label) if label.isdigit() else 0)
-        else:
-            raise StreamError("label", f"no column {label!r}", "name a column, first, last or none")
-        missing = [name for name in self._spec.features if name not in names]
-        if missing:
-            raise StreamError("features", f"no column {missing[0]!r}", "name columns of line 1")
-        others = tuple(i for i in range(self._width) if i != self._label)
-        self._columns = tuple(map(names.index, self._spec.features)) or others
-        if not self._columns:
-            raise self._unreadable("has one column only", "write features and a label")
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _column_of(label: str, table: Table) -> int | None:
+    """Return the column of the label; None if it is left out."""
+    if label in table.names:
+        return table.names.index(label)
+    if label == "none":
+        return None
+    if label in ("first", "last") and table.columns:
+        return table.columns[-1 if label == "last" else 0]
+    if label.isdigit() and int(label) < table.width:
+        return int(label)
+    raise StreamError("label", f"no column {label!r}", "name a column, first, last or none")

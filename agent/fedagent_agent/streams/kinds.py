@@ -1,10 +1,9 @@
 """The kinds of streams as text: their options, and what goes together. Without numpy."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from msgspec import Meta, structs
@@ -13,8 +12,9 @@ from fedagent_node.address import BrokerAddress, TlsFiles
 from fedagent_node.errors import AddressError
 from fedagent_node.settings import SettingError, with_password
 from fedagent_protocol.option import Option
+from fedagent_task.recipe.spec import DataSpec
 
-from .spec import Buffer, DType, StreamError, StreamSpec, made, no_kind, number, options_of
+from .spec import Buffer, StreamError, StreamSpec, made, no_kind, number, options_of
 
 if TYPE_CHECKING:
     from .base import Stream
@@ -59,10 +59,12 @@ class Digits(StreamSpec, frozen=True, kw_only=True):
         fits = set(range(10)).issuperset(self.labels) and self.part[1] <= _DIGITS_PARTS
         return super().opened_at_start or not fits
 
-    def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> "Stream":
-        """Return a replay of the digits; they have no names for labels."""
+    def create(
+        self, *, seed: int, offset: int = 0, mark: str = "", data: DataSpec | None = None
+    ) -> "Stream":
+        """Return a replay of the digits."""
         spec = Replay(path="digits-train", **structs.asdict(self))
-        return spec.create(seed=seed, offset=offset, labels=labels)
+        return spec.create(seed=seed, offset=offset, mark=mark, data=data)
 
 
 class Replay(Digits, frozen=True, kw_only=True):
@@ -94,7 +96,10 @@ class Replay(Digits, frozen=True, kw_only=True):
 
 
 class Csv(StreamSpec, frozen=True, kw_only=True):
-    """A CSV file that is being appended; no quotes, and no comma in the path."""
+    """A CSV file that is being appended, as spreadsheets and loggers write it: with `,`, `;`, tabs.
+
+    A file that takes its place is read by the names of its own columns; no comma in the path.
+    """
 
     form: ClassVar[str] = "csv:PATH"
     stream: ClassVar[str] = "csv_tail:CsvStream"
@@ -110,10 +115,11 @@ class Csv(StreamSpec, frozen=True, kw_only=True):
     features: Annotated[
         tuple[str, ...],
         Option(
-            "Names of the feature columns; if left out, all columns but the label.", example="a+b"
+            "Names of the feature columns; if left out, those that the recipe names in "
+            "`data.features`, else all columns but the label.",
+            example="a+b",
         ),
     ] = ()
-    dtype: Annotated[DType, Option("Data type of the numbers.")] = "float64"
     buffer: Buffer = 4096
 
     @property
@@ -124,38 +130,35 @@ class Csv(StreamSpec, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a message; `dtype` is the numpy name of a type, empty if none is declared."""
+    """One field of a message, and between what its numbers are."""
 
     name: str
-    dtype: str = ""
     least: float = -math.inf
     most: float = math.inf
 
     @classmethod
     def parse(cls, key: str, text: str) -> "Field":
-        """Read ``NAME``, ``NAME:DTYPE`` or ``NAME:DTYPE:LEAST..MOST``; an end may be left out.
+        """Read ``NAME`` or ``NAME:LEAST..MOST``; an end may be left out.
 
         Raises:
-            StreamError: It is none of these; `key` is the option that it stands in.
+            StreamError: It is neither; `key` is the option that it stands in.
         """
-        name, _, rest = text.partition(":")
-        dtype, _, span = rest.partition(":")
+        name, _, span = text.partition(":")
         low, dots, high = (span or "..").partition("..")
         least = number(low) if low else -math.inf
         most = number(high) if high else math.inf
-        known = dots and (not rest or dtype in get_args(DType))
-        if least is None or most is None or least > most or not known or not name.strip():
-            hint = f"write NAME, or NAME:TYPE:LEAST..MOST with one of {', '.join(get_args(DType))}"
+        if least is None or most is None or least > most or not (dots and name.strip()):
+            hint = "write NAME, or NAME:LEAST..MOST"
             raise StreamError(key, f"{text[:40]!r} is no field", hint)
-        return cls(name, dtype, least, most)
+        return cls(name, least, most)
 
 
 class Mqtt(StreamSpec, frozen=True, kw_only=True):
-    """A sensor's topic; each message is one JSON object with named numbers.
+    """A sensor's topic; each message is a JSON object with numbers, or one number.
 
-    A field may declare its type and range, as in `temp:float32:-40..60`: messages that break it
-    are counted (`bad_dtype`, `bad_range`) and not used. `mqtt://USER:PASSWORD@HOST/…` is for a
-    broker that wants a password, percent-encoded.
+    `state.temperature` is a field in a field; on, off, true and false are 1 and 0. A field may have
+    a range, as in `temp:-40..60`: messages that break it are counted (`bad_range`) and not used.
+    `mqtt://USER:PASSWORD@HOST/…` is for a broker that wants a password, percent-encoded.
     """
 
     form: ClassVar[str] = "mqtt://HOST:PORT/TOPIC?…&…"
@@ -163,8 +166,9 @@ class Mqtt(StreamSpec, frozen=True, kw_only=True):
     broker: BrokerAddress
     topic: str
     features: Annotated[
-        tuple[str, ...], Option("Fields to learn from, in order; required.", example="a,b")
-    ]
+        tuple[str, ...],
+        Option("Fields to learn from, in order; else those of `data.features`.", example="a,b"),
+    ] = ()
     label: Annotated[
         str,
         Option("Field of the label, or `none` (to predict only); required.", example="y"),
@@ -200,8 +204,8 @@ class Mqtt(StreamSpec, frozen=True, kw_only=True):
             raise StreamError("mqtt", "is not an address", f"write {form}") from error
         query = ",".join(f"{k}={v.replace(',', '+')}" for k, v in parse_qsl(url.query))
         options = options_of(cls, query)
-        if not {"features", "label"} <= options.keys() or not options["features"].strip("+ "):
-            raise StreamError("mqtt", "needs features and a label", f"write {_FORM}")
+        if "label" not in options:
+            raise StreamError("mqtt", "needs a label", f"write {_FORM}")
         if len({"ca", "cert", "key"} & options.keys()) != (3 if kind == "mqtts" else 0):
             reason = "needs ca, cert and key with mqtts, and takes none of them otherwise"
             raise StreamError("mqtt", reason, "add &ca=..&cert=..&key=..")

@@ -5,20 +5,30 @@ import math
 import secrets
 import threading
 from collections import deque
-from collections.abc import Sequence
 
 import msgspec
 
 from fedagent_node.errors import LinkError
 from fedagent_node.link import Arrival, Link
+from fedagent_protocol.errors import text_of
+from fedagent_task.readers.table import number_of
+from fedagent_task.recipe.spec import DataSpec
 
-from .base import BadSampleError, ResumableStream, RowReader, Samples, StreamSchema
+from .base import (
+    BadSampleError,
+    ResumableStream,
+    Row,
+    Samples,
+    StreamSchema,
+    finite,
+    label_of,
+    samples_of,
+)
 from .kinds import Field, Mqtt
 from .spec import StreamError
 
 MAX_MESSAGE_BYTES = 64 * 1024
 STOP_S = 3.0
-_decoder = msgspec.json.Decoder(dict[str, object])
 
 
 class MqttStream(ResumableStream):
@@ -29,19 +39,13 @@ class MqttStream(ResumableStream):
     a counter, which nobody reads half changed.
     """
 
-    def __init__(
-        self, spec: Mqtt, *, seed: int = 0, offset: int = 0, labels: Sequence[str] = ()
-    ) -> None:
-        del seed, offset
+    def __init__(self, spec: Mqtt, *, seed: int, offset: int, mark: str, data: DataSpec) -> None:
+        del seed, offset, mark
         super().__init__(0)
-        self._spec = spec
-        self._fields, self._label = spec.fields, spec.label_field
-        types = {field.dtype or "float64" for field in self._fields}
-        self._dtype = types.pop() if len(types) == 1 else "float64"
-        self._reader = RowReader(dtype=self._dtype, labels=labels)
-        declared = {field.dtype for field in (*self._fields, self._label) if field.dtype}
-        self._declared = {dtype: RowReader(dtype=dtype) for dtype in declared}
-        self._rows: deque[tuple[list[float], float]] = deque(maxlen=spec.buffer)
+        self._spec, self._names = spec, data.labels
+        self._fields = spec.fields or tuple(Field(one.name) for one in data.features)
+        self._label = None if spec.label == "none" else spec.label_field
+        self._rows: deque[Row] = deque(maxlen=spec.buffer)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: Link | None = None
@@ -49,6 +53,9 @@ class MqttStream(ResumableStream):
     def open(self, now: float) -> StreamSchema:
         """Begin to connect in the background; the schema is what was declared."""
         del now
+        if not self._fields:
+            hint = "write features=a,b, or name them in data.features of the recipe"
+            raise StreamError("features", "are named by neither stream nor recipe", hint)
         self._link = Link(
             self._spec.address(),
             client_id=f"fedagent-stream-{secrets.token_hex(6)}",
@@ -68,13 +75,13 @@ class MqttStream(ResumableStream):
             self.close()
             raise StreamError("mqtt", str(error), "fix the stream's address") from error
         names = tuple(field.name for field in self._fields)
-        return StreamSchema(len(names), self._dtype, names=names)
+        return StreamSchema(len(names), names=names)
 
     def take(self, now: float) -> Samples:
         """Return the good messages since the last take."""
         del now
         rows = [self._rows.popleft() for _ in range(len(self._rows))]
-        return self._reader.samples(rows, len(self._spec.features))
+        return samples_of(rows, len(self._fields))
 
     def close(self) -> None:
         """Disconnect and end the thread."""
@@ -111,27 +118,42 @@ class MqttStream(ResumableStream):
                 self._counters["dropped"] += len(self._rows) == self._rows.maxlen
                 self._rows.append(row)
 
-    def _read(self, payload: bytes) -> tuple[list[float], float]:
+    def _read(self, payload: bytes) -> Row:
         if len(payload) > MAX_MESSAGE_BYTES:
             raise BadSampleError("bad_too_long")
         try:
-            fields = _decoder.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            text = text_of(payload)
+            message = msgspec.json.decode(text) if number_of(text) is None else text
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise BadSampleError("bad_json") from error
-        labelled = self._label.name != "none"
-        wanted = (*self._fields, self._label) if labelled else self._fields
-        values = [self._value(field, fields.get(field.name)) for field in wanted]
-        features = self._reader.features(values[: len(self._fields)])
-        return features, self._reader.label(values[-1]) if labelled else math.nan
+        numbers = finite([self._number(field, message) for field in self._fields])
+        if self._label is None:
+            return numbers, math.nan
+        said = _found(message, self._label.name)
+        if isinstance(said, str) and said in self._names:
+            return numbers, label_of(said, self._names)
+        return numbers, self._number(self._label, message)
 
-    def _value(self, field: Field, value: object) -> float | str:
+    def _number(self, field: Field, message: object) -> float:
+        """Return the number of a field; a message that is one is that of a stream's only field."""
+        alone = not isinstance(message, dict) and len(self._fields) == 1 and self._label is None
+        value = message if alone else _found(message, field.name)
         if not isinstance(value, int | float | str):
             raise BadSampleError("bad_missing" if value is None else "bad_number")
-        if not field.dtype:
-            return value
-        # Text and true or false are no numbers here: who declares a type wants it kept.
-        if isinstance(value, bool | str):
-            raise BadSampleError("bad_dtype")
-        if not field.least <= self._declared[field.dtype].features([value])[0] <= field.most:
+        try:
+            number = number_of(value) if isinstance(value, str) else float(value)
+        except OverflowError:
+            number = None
+        if number is None:
+            raise BadSampleError("bad_number" if field is not self._label else "bad_label")
+        if not field.least <= number <= field.most:
             raise BadSampleError("bad_range")
-        return value
+        return number
+
+
+def _found(message: object, name: str) -> object:
+    """Return what a message has at ``field`` or ``field.in.it``; None for nothing."""
+    if not isinstance(message, dict) or name in message:
+        return message.get(name) if isinstance(message, dict) else None
+    first, _, rest = name.partition(".")
+    return _found(message.get(first), rest) if rest else None

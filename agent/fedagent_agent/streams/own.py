@@ -8,7 +8,7 @@ sample.
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from fedagent_protocol.errors import PluginError, UnknownNameError
+from fedagent_task.recipe.spec import DataSpec
 
 from .base import Samples, StreamSchema
 from .kinds import Own
@@ -31,10 +32,10 @@ class OwnStream:
     The seed is given to it if it has an attribute ``seed``, the offset as ``resume_at``.
     """
 
-    def __init__(
-        self, spec: Own, *, seed: int, offset: int = 0, labels: Sequence[str] = ()
-    ) -> None:
-        del labels  # its labels are numbers
+    mark = ""  # the offset is the object's own affair
+
+    def __init__(self, spec: Own, *, seed: int, offset: int, mark: str, data: DataSpec) -> None:
+        del mark, data  # its labels are numbers
         self._spec = spec
         self._given = {"seed": seed, "resume_at": offset}
         self._own: object | None = None

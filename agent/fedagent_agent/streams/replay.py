@@ -1,7 +1,5 @@
 """A dataset that arrives as a stream, for ever, at random times."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +12,7 @@ from fedagent_task.readers import (
     part_of,
     with_labels,
 )
+from fedagent_task.recipe.spec import DataSpec
 
 from .base import ResumableStream, Samples, StreamSchema
 from .kinds import Replay
@@ -30,12 +29,10 @@ class ReplayStream(ResumableStream):
     goes on as if it had never stopped; only the arrival times are drawn anew.
     """
 
-    def __init__(
-        self, spec: Replay, *, seed: int, offset: int = 0, labels: Sequence[str] = ()
-    ) -> None:
-        del labels  # a dataset's labels are numbers
+    def __init__(self, spec: Replay, *, seed: int, offset: int, mark: str, data: DataSpec) -> None:
+        del mark
         super().__init__(offset)
-        self._spec = spec
+        self._spec, self._named = spec, data
         self._seed = seed
         self._arrivals = np.random.default_rng(
             np.random.SeedSequence(seed, spawn_key=(_ARRIVALS, offset))
@@ -51,7 +48,7 @@ class ReplayStream(ResumableStream):
         try:
             data = self._read()
         except DatasetError as error:
-            raise StreamError("stream", f"{error.path}: {error.reason}", error.hint) from error
+            raise StreamError("stream", error.reason, error.hint, error.path) from error
         if not len(data):
             raise StreamError(
                 "labels",
@@ -62,9 +59,8 @@ class ReplayStream(ResumableStream):
         self._data, self._last = data, now
         known = data.y.dtype == np.int64
         labels = tuple(int(label) for label in np.unique(data.y)) if known else None
-        return StreamSchema(
-            data.x.shape[1], str(data.x.dtype), labels, sparse=isinstance(data, SparseDataset)
-        )
+        sparse = isinstance(data, SparseDataset)
+        return StreamSchema(data.x.shape[1], labels, sparse, data.names)
 
     def take(self, now: float) -> Samples:
         """Return what arrived; beyond the buffer the oldest are dropped and counted."""
@@ -91,7 +87,8 @@ class ReplayStream(ResumableStream):
             self._expect_samples(len(sparse))
             sparse = with_labels(sparse, spec.labels) if spec.labels else sparse
             return part_of(sparse, index - 1, count)
-        data = load(spec.path, features=spec.width or None)
+        named = [one.name for one in self._named.features]
+        data = load(spec.path, features=spec.width or None).ordered(named)
         self._expect_samples(len(data))
         data = with_labels(data, spec.labels) if spec.labels else data
         return part_of(data, index - 1, count)

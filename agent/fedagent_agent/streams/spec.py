@@ -5,7 +5,6 @@ Nothing of this imports numpy: an agent reads what a stream is, and its trainer 
 
 import difflib
 import math
-from collections.abc import Sequence
 from pkgutil import resolve_name
 from typing import (
     TYPE_CHECKING,
@@ -25,12 +24,12 @@ from msgspec import Meta, Struct
 from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.option import Declared, Option, declared
 from fedagent_protocol.registry import Registry
+from fedagent_task.recipe.spec import DataSpec
 
 if TYPE_CHECKING:
     from .base import Stream
 
 EXAMPLES = "digits:labels=3+7,rate=20, csv:PATH,label=last or mqtt://HOST:PORT/TOPIC?features=a,b"
-DType = Literal["float32", "float64", "uint8", "int16", "int32", "int64"]
 Buffer = Annotated[
     int,
     Meta(ge=1, le=10**6),
@@ -86,13 +85,15 @@ class StreamSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Whether an agent tries it before its first round: a file may be missing."""
         return "path" in self.__struct_fields__
 
-    def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> "Stream":
-        """Return the stream, not yet open; it goes on at the offset that it had before.
+    def create(
+        self, *, seed: int, offset: int = 0, mark: str = "", data: DataSpec | None = None
+    ) -> "Stream":
+        """Return the stream, not yet open; it goes on at the offset and mark that it had before.
 
-        `labels` are the names of the classes, for streams that carry names.
+        `data` has the names of features and classes, for streams that carry names.
         """
         kind = resolve_name(f"{__package__}.{self.stream}")
-        made: Stream = kind(self, seed=seed, offset=offset, labels=labels)
+        made: Stream = kind(self, seed=seed, offset=offset, mark=mark, data=data or DataSpec())
         return made
 
 

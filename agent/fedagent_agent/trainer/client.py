@@ -181,7 +181,7 @@ class TrainerClient:
             _log.exception("the trainer could not be used")
             return _failed(job, "error", type(error).__name__)
         if isinstance(reply, Trained | Failed) and reply.offset is not None and self._wanted:
-            self._wanted = replace(self._wanted, offset=reply.offset)
+            self._wanted = replace(self._wanted, offset=reply.offset, mark=reply.mark)
         if isinstance(reply, Failed) and reply.reason == "memory":
             # A heap in pieces is of no use: only the end of the process gives it back.
             await self._bury()

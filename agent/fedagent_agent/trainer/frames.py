@@ -37,6 +37,7 @@ class Open(_Frame, RunJob, frozen=True, kw_only=True, tag="open"):
     stream: PathText
     seed: int  # of the stream's order and of the learner
     offset: int = 0  # position to go on at, as in `Trained.offset`
+    mark: Text = ""
     slow_s: float = 0.0
     held_out: PathText = ""
     """Stream for evaluations only; empty: they rest on samples of `stream` not yet learnt from."""
@@ -94,8 +95,9 @@ class Trained(_Frame, Input, frozen=True, kw_only=True, tag="trained"):
     """Without its durations; loss and score are 0 in mode ``peers``, which keeps them."""
     train_s: float = 0.0  # seconds of computation in all steps, without waits
     offset: int = 0  # position of the stream, to resume at
+    mark: Text = ""  # what identifies that in which `offset` counts; see `Stream.mark`
     counters: dict[str, int] = {}  # samples dropped or refused since `Open`, by reason
-    note: Text = ""  # what the run's operator should know of the samples; see `Proportions`
+    note: Text = ""  # what the run's operator should know of the samples; see `OpenTask.note`
 
 
 class Masked(_Frame, Input, frozen=True, kw_only=True, tag="masked"):
@@ -126,6 +128,7 @@ class Failed(_Frame, Input, frozen=True, kw_only=True, tag="failed"):
     ``error``."""
     detail: Text = ""  # one line, without anything of a sample
     offset: int | None = None  # position of the stream, where it is open
+    mark: Text = ""
     counters: dict[str, int] = {}
 
 

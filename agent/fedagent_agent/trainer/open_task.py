@@ -1,6 +1,7 @@
 """A task on its stream: the model, the learner, and the samples on their way to it."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import decode_tensors
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import create as create_model
+from fedagent_task.models.base import Csr
 from fedagent_task.models.features import fitting, names_of, offset_key, scaled, scaling_of
 from fedagent_task.models.graph import Graph
 from fedagent_task.recipe.spec import ModelSpec, TaskSpec
@@ -24,7 +26,7 @@ from fedagent_task.travelling import CONTROL, travelling
 
 from .device_state import DeviceState
 from .frames import Open
-from .samples import HeldOutSamples, Part, Proportions, ValidationStream
+from .samples import ENOUGH, HeldOutSamples, Part, Place, Proportions, ValidationStream
 from .scoring import Scorer
 
 NOTHING_NEW = (
@@ -36,6 +38,9 @@ _OUT = (
     "models train well on features of about 1: scale each feature in data.features of the recipe, "
     "or set data.standardize = true"
 )
+_UNFIT = "count the classes from 0, or name them in data.labels of the recipe and in the samples"
+MANY, FEW = 0.1, 0.005
+"""Shares of refused samples, and of refused labels, from which the run's operator is told."""
 _SPARSE_KINDS = ("linear", "logistic", "softmax", "svm")
 
 _log = logging.getLogger(__name__)
@@ -66,9 +71,10 @@ class OpenTask:
         riding = {one.name for one in self.manifest.specs if one.name.startswith(CONTROL)}
         self.uncounted: frozenset[str] = frozenset(counters | riding)
         """What the limit of an update's norm is not about."""
-        labels = task.data.labels
         spec = parse_stream(request.stream)
-        self.stream = spec.create(seed=request.seed, offset=request.offset, labels=labels)
+        self.stream = spec.create(
+            seed=request.seed, offset=request.offset, mark=request.mark, data=task.data
+        )
         seeds = np.random.SeedSequence(request.seed, spawn_key=(1, request.offset))
         rng = np.random.default_rng(seeds)
         once = _read_once(request.once, graph)
@@ -94,10 +100,11 @@ class OpenTask:
         self.validation: ValidationStream | None = None
         if request.held_out:
             apart = parse_stream(request.held_out)
-            stream = apart.create(seed=request.seed + 1, labels=labels)
+            stream = apart.create(seed=request.seed + 1, data=task.data)
             self.validation = ValidationStream(stream, task.opinions.window)
         self.arrived = 0
-        self._unfit = 0
+        self._seen = self._unfit = self._unfit_labels = 0
+        self._told = False
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -105,9 +112,9 @@ class OpenTask:
         return (self.stream,) if self.validation is None else (self.stream, self.validation.stream)
 
     @property
-    def offset(self) -> int:
+    def place(self) -> Place:
         """Where to go on in the stream so that no sample is lost with this process."""
-        return self.held.offset(self.stream.offset)
+        return self.held.place(_place_of(self.stream))
 
     def open(self, now: float) -> None:
         """Open the streams; raise `TaskFormatError` for what does not fit, else `StreamError`."""
@@ -128,13 +135,13 @@ class OpenTask:
         same = former.task.data.standardize and former.request.stream == self.request.stream
         if same and former.stream.offset == 0:
             for x, y in former.held.give(len(former.held)):
-                self.held.put(scaled(x, self.task.data), y, start=0)
+                self.held.put(scaled(x, self.task.data), y, start=Place())
 
     # ---------------------------------------------------------------- samples
 
     def gather(self, now: float) -> None:
         """Take what arrived since the last look, and hold those samples that fit."""
-        start = self.stream.offset
+        start = _place_of(self.stream)
         samples = _take(self.stream, now)
         self.arrived += len(samples)
         if len(samples):
@@ -142,6 +149,9 @@ class OpenTask:
             self.held.put(x, y, start=start)
             if self.proportions.look(x):
                 _log.warning("features %s; %s", self.proportions.note, _OUT)
+        if self._misfit and not self._told:
+            self._told = True
+            _log.warning("%s; %s", self._misfit, _UNFIT)
 
     def newest(self, now: float) -> Iterator[Part]:
         """Yield the newest samples that nobody has learnt from; afterwards that is allowed."""
@@ -160,7 +170,10 @@ class OpenTask:
     def _fitting(self, samples: Samples) -> Part:
         x = scaled(samples.x, self.task.data)
         good = fitting(x, samples.y, self.task.model)
+        finite = x.finite() if isinstance(x, Csr) else np.isfinite(x).all(axis=1)
+        self._seen += len(samples)
         self._unfit += len(samples) - int(good.sum())
+        self._unfit_labels += int((finite & ~good).sum())
         rows = np.flatnonzero(good)
         return x[rows], samples.y[rows]
 
@@ -173,15 +186,44 @@ class OpenTask:
         return {name: n for name, n in {**self.stream.counters, **own}.items() if n}
 
     @property
-    def no_data_reason(self) -> str:
-        """Why there is nothing to learn from; with privacy it counts nothing, as it is sent."""
+    def _refused(self) -> dict[str, int]:
         names = ("missing", "unfit")
         counted = self.counters.items()
-        refused = [f"{name} {n}" for name, n in counted if name in names or name[:4] == "bad_"]
+        return {name: n for name, n in counted if name in names or name[:4] == "bad_"}
+
+    @property
+    def _misfit(self) -> str:
+        """How large a part of the samples is refused, and what for most; empty for a few."""
+        refused = Counter(self._refused)
+        count = refused.total()
+        total = self._seen + count - self._unfit
+        refused["unfit label"] = self._unfit_labels
+        refused["unfit"] -= self._unfit_labels
+        labels = refused["unfit label"] + refused["bad_label"]
+        # A sensor has gaps; a label that the task has not is one of another code.
+        if total < ENOUGH or not (count >= MANY * total or labels >= FEW * total):
+            return ""
+        why = ", ".join(name for name, n in refused.most_common() if n >= FEW * total)
+        share = 100 * count / total
+        return (
+            f"{max(1, round(share, -1 if share > 10 else 0)):g} % of its samples do not fit: {why}"
+        )
+
+    @property
+    def note(self) -> str:
+        """What the run's operator should know of the samples; nothing where they are private."""
+        if self.task.privacy.wanted:
+            return ""
+        return "; ".join(filter(None, (self.proportions.note, self._misfit)))
+
+    @property
+    def no_data_reason(self) -> str:
+        """Why there is nothing to learn from; with privacy it counts nothing, as it is sent."""
+        refused = ", ".join(f"{name} {n}" for name, n in self._refused.items())
         if refused and self.task.privacy.wanted:
             return "all samples were refused"
         if refused:
-            return f"all samples were refused ({', '.join(refused)})"
+            return f"all samples were refused ({refused})"
         return NOTHING_NEW if self.stream.offset else "no samples have arrived on the stream yet"
 
 
@@ -194,6 +236,10 @@ def _read_once(path: str, graph: Graph | None) -> Tensors:
     except (OSError, ProtocolError) as error:
         raise TaskFormatError("model.once", str(error)[:500]) from error
     return {name: tensor.astype(np.float32, copy=False) for name, tensor in tensors.items()}
+
+
+def _place_of(stream: Stream) -> Place:
+    return Place(stream.offset, stream.mark)
 
 
 def _take(stream: Stream, now: float) -> Samples:
@@ -216,8 +262,6 @@ def misfit_of(schema: StreamSchema, task: TaskSpec) -> tuple[str, str] | None:
     if schema.sparse and not (linear and model.kind in _SPARSE_KINDS):
         key = "model.kind" if linear else offset_key(task.data)
         return key, f"the stream is sparse: take offset 0 and one of {', '.join(_SPARSE_KINDS)}"
-    if not np.can_cast(schema.dtype, task.data.dtype, "same_kind"):
-        return "data.dtype", f"task wants {task.data.dtype}, the stream has {schema.dtype}"
     return _labels_misfit(schema.labels, model)
 
 

@@ -8,6 +8,7 @@ for, it waits through one training at most. Without evaluations nothing waits.
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,12 +27,19 @@ MAX_NAMED = 4
 Part = tuple[Inputs, Labels]
 
 
+class Place(NamedTuple):
+    """Where a stream is, and what identifies that in which `offset` counts."""
+
+    offset: int = 0
+    mark: str = ""
+
+
 @dataclass(slots=True)
 class _Chunk:
     x: Inputs
     y: Labels
-    start: int
-    """Position of the stream before these samples."""
+    start: Place
+    """Where the stream was before these samples."""
     given: int = 0
 
     @property
@@ -51,8 +59,8 @@ class HeldOutSamples:
     def __len__(self) -> int:
         return self._count
 
-    def put(self, x: Inputs, y: Labels, *, start: int) -> None:
-        """Add arrivals; `start` is the stream's position before them."""
+    def put(self, x: Inputs, y: Labels, *, start: Place) -> None:
+        """Add arrivals; `start` is where the stream was before them."""
         if len(y):
             self._chunks.append(_Chunk(x, y, start))
             self._count += len(y)
@@ -94,13 +102,14 @@ class HeldOutSamples:
                 self._chunks.popleft()
             yield chunk.x[first:last], chunk.y[first:last]
 
-    def offset(self, stream: int) -> int:
+    def place(self, stream: Place) -> Place:
         """Return where a new process has to go on so that nothing is lost.
 
-        The stream's own position is smaller than ours where it began anew; then what is held here
+        Without a mark, a stream whose offset is smaller than ours began anew: what is held here
         cannot be read again.
         """
-        return min(self._chunks[0].start, stream) if self._chunks else stream
+        start = self._chunks[0].start if self._chunks else stream
+        return start if start.mark else min(start, stream)
 
 
 @dataclass(slots=True)

@@ -118,8 +118,9 @@ class Trainer:
                 raise
             if isinstance(job, Open):
                 self.close()
-            offset = self._open.offset if self._open is not None else None
-            return Failed(job=job.job, reason="memory", detail=_NO_MEMORY, offset=offset)
+            offset, mark = self._open.place if self._open is not None else (None, "")
+            detail = _NO_MEMORY
+            return Failed(job=job.job, reason="memory", detail=detail, offset=offset, mark=mark)
 
     def close(self) -> None:
         """Close the streams."""
@@ -144,12 +145,12 @@ class Trainer:
         task = self._open
         assert task is not None
         task.state.forget()  # a training that came to nothing leaves no trace of itself
-        note = "" if task.task.privacy.wanted else task.proportions.note
         return Failed(
             job=job.job,
             reason=failed.reason,
-            detail="; ".join(filter(None, (failed.detail, note))),
-            offset=task.offset,
+            detail="; ".join(filter(None, (failed.detail, task.note))),
+            offset=task.place.offset,
+            mark=task.place.mark,
             counters=task.counters,
         )
 
@@ -237,9 +238,10 @@ class Trainer:
             size=size,
             stats=stats,
             train_s=meter.spent_s,
-            offset=task.offset,
+            offset=task.place.offset,
+            mark=task.place.mark,
             counters=task.counters,
-            note="" if guarded else task.proportions.note,
+            note=task.note,
         )
 
     def _learn(self, job: Train, task: OpenTask, meter: LoadMeter, began: float) -> _Tally:

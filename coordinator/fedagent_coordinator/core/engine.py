@@ -278,6 +278,7 @@ class Engine:
         if not foreign and members is None:
             names = {o.agent: safe_text(o.name, limit=100) for o in status.devices if o.name}
             run.indices.label_clients(names)
+            run.called |= names
         edge.model = "" if foreign else status.model
         self._compare_lists(edge, status.crl)
         edge.agents = status.agents

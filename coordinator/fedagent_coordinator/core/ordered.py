@@ -182,6 +182,7 @@ class Ordered(Phase):
         if held is None:
             run.do(learn)
         self._note_work(settled)
+        self._pass_on(settled)
         run.pace(feedback.unpaid, began=self._opened_at, now=now)
         run.client_backoff.settle(plan, settled, now)
         if settled.declined and not feedback.used.any():
@@ -209,6 +210,16 @@ class Ordered(Phase):
         text = f"most devices cannot train from the model of round {models.round} ({lost[0]})"
         self.run.do(Warn("", f"{text}: the run goes on from the one before{who}"))
         return True
+
+    def _pass_on(self, settled: Settle) -> None:
+        """Warn of what devices say beside valid updates, of their samples, once of each."""
+        run, valid, said = self.run, ~settled.feedback.unpaid, settled.details.reason
+        for part in self._parts.values():
+            for row, agent in zip(part.rows, part.agents, strict=True):
+                if valid[row] and said[row] != run.said.get(agent, ""):
+                    run.said[agent] = said[row]
+                    name = run.members.called(agent, run.called.get(agent, ""))
+                    run.do(Warn("", f"device {name}: {said[row]}"))
 
     def _note_work(self, settled: Settle) -> None:
         """Note whose signed work each edge has brought, and what its model is now."""

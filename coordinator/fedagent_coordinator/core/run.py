@@ -117,6 +117,10 @@ class Run:
             good=progress.good or progress.model,
         )
         self.members, self.terms = Members(), SignedTerms()
+        self.called: dict[str, str] = {}
+        """What edges call devices; the site's own names stand before."""
+        self.said: dict[str, str] = {}
+        """What devices said of their samples, as far as it was passed on."""
         last = progress.next_round - 1
         self.numbers = Numbers(progress.next_round, last, last)
         self.rounds_done, self.spent_micro = progress.rounds_done, progress.spent_micro

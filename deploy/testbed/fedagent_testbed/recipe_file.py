@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from fedagent_coordinator import iterations, placement
+from fedagent_protocol.errors import text_of
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe.explain import explain, fields_of, nearest_key, show
 from fedagent_task.recipe.text import override, plain_values, read_table
@@ -100,8 +101,8 @@ def _text(recipe: str | Path) -> str:
     if path.suffix != ".toml":
         path = _FOLDER / f"{recipe}.toml"
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return text_of(path.read_bytes())
+    except (OSError, UnicodeError) as error:
         known = ", ".join(recipe_names())
         raise RecipeError(
             str(recipe)[:80], "cannot be read", f"name a .toml file, or one of {known}"

@@ -2,6 +2,7 @@
 
 import gzip
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,13 +26,20 @@ class Dataset:
 
     x: Raw  # features [n, features] in the file's own dtype
     y: Labels  # labels [n]: int64 where all are whole numbers, else float64
+    names: tuple[str, ...] = ()  # of the features; empty if the file does not say
 
     def __len__(self) -> int:
         return len(self.y)
 
     def rows(self, index: npt.NDArray[np.intp] | slice) -> "Dataset":
         """Return some of the samples."""
-        return Dataset(self.x[index], self.y[index])
+        return Dataset(self.x[index], self.y[index], self.names)
+
+    def ordered(self, names: Sequence[str]) -> "Dataset":
+        """Return the features of these names, in this order; all where one has another name."""
+        if not names or not set(names) <= set(self.names):
+            return self
+        return Dataset(self.x[:, [*map(self.names.index, names)]], self.y, tuple(names))
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedagent_protocol.errors import text_of
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe.spec import Recipe
 from fedagent_task.recipe.task_checks import MAX_BUFFER_BYTES
@@ -43,8 +44,8 @@ def open_recipe(path: Path, sets: Iterable[str] = ()) -> RecipeFile:
         table: Table = {"model": {"kind": "graph", "task": path.name}}
     else:
         try:
-            table = read_table(path.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
+            table = read_table(text_of(path.read_bytes()))
+        except (OSError, UnicodeError) as error:
             raise RecipeError("recipe", f"{path} cannot be read", "name a file") from error
     for assignment in sets:
         table = override(table, assignment)

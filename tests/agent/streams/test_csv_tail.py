@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +12,7 @@ from fedagent_agent.streams import csv_tail
 from fedagent_agent.streams.base import Stream
 from fedagent_agent.streams.kinds import Csv
 from fedagent_agent.streams.spec import StreamError
+from fedagent_task.recipe.spec import DataSpec
 
 from .support import dense
 
@@ -20,9 +22,11 @@ def _append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _open(path: Path, offset: int = 0, labels: tuple[str, ...] = (), **keys: object) -> Stream:
+def _open(
+    path: Path, offset: int = 0, mark: str = "", labels: tuple[str, ...] = (), **keys: object
+) -> Stream:
     spec = Csv(path=str(path), **keys)  # type: ignore[arg-type] # by test
-    stream = spec.create(seed=0, labels=labels, offset=offset)
+    stream = spec.create(seed=0, data=DataSpec(labels=labels), offset=offset, mark=mark)
     stream.open(0.0)
     return stream
 
@@ -77,15 +81,14 @@ def test_bad_lines_are_counted_by_reason_and_never_logged(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    stream = _open(path, dtype="uint8")
+    stream = _open(path)
     with path.open("ab") as file:
-        file.write(b"1,2\n1,x,0\n1,nan,0\n1,300,0\n1,1.5,0\n1,2,secret\n1,2,\xff\n7,8,1\n")
+        file.write(b'1,2\n1,x,0\n1,nan,0\n"1,2,0\n1,2,secret\n1,2,\xff\n7,8,1\n')
     assert _taken(stream) == [[1, 2, 0], [7, 8, 1]]
     assert dict(stream.counters) == {
-        "bad_columns": 1,
+        "bad_columns": 2,
         "bad_number": 1,
         "bad_not_finite": 1,
-        "bad_dtype": 2,
         "bad_label": 1,
         "bad_encoding": 1,
         "dropped": 0,
@@ -115,6 +118,90 @@ def test_a_rotated_file_is_read_to_its_end_first(path: Path) -> None:
     assert _taken(stream) == [[5, 6, 1], [7, 8, 0]]
     assert stream.counters["rotated"] == 1
     stream.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        ("h,t,kind\n5,6,1\n", [[6, 5, 1]]),
+        ("x,t,kind,h\n0,6,1,5\n", [[6, 5, 1]]),
+        ("\ufeffh;t;kind\n5,5;6;1\n", [[6, 5.5, 1]]),
+        ("6,5,1\n7,8,0\n", [[6, 5, 1], [7, 8, 0]]),
+        ("t,h,kind\n6,5,1\nt,h,kind\n7,8,0\n", [[6, 5, 1], [7, 8, 0]]),
+        ("t,h,kind\n6,5,1\nkind,h,t\n0,8,7\n", [[6, 5, 1], [7, 8, 0]]),
+        ("t,h,kind\n6,5,1\nh,x,kind,t\n8,0,0,7\n", [[6, 5, 1], [7, 8, 0]]),
+        ("t,p,kind\n6,5,1\n", "no column 'h'"),
+        ("t,h,sort\n6,5,1\n", "no column 'kind'"),
+        ("t,h,kind\n°F,%,\n6,5,1\n", "had other columns before; now they are 't' in °F, 'h' in %"),
+        ("6,5\n", "no column 't'"),
+        ("time,t,h,kind\n1,6,five,1\n", "line 2, column 'h', is not a number"),
+        ("t,h,kind\n6,5,1\nt,kind\n5,1\n", [[6, 5, 1]]),
+    ],
+)
+@pytest.mark.parametrize("how", ["rotated", "truncated", "away"])
+def test_what_first_lines_say_is_learnt_again_of_another_file(
+    path: Path, how: str, content: str, rows: list[list[float]] | str
+) -> None:
+    path.write_text("t,h,kind\n" + "1,2,0\n" * (2 if how == "rotated" else 20))
+    keys: dict[str, Any] = {"label": "kind", "features": ("t", "h")}
+    stream = _open(path, **keys)
+    assert _taken(stream)[-1] == [1, 2, 0]
+    if how != "truncated":
+        path.rename(path.with_suffix(".1"))
+    path.write_bytes((content + "\n" * 130 * (how == "away")).encode())
+    if how == "away":
+        stream.close()
+        if isinstance(rows, str) or content[0].isdigit():
+            with pytest.raises(StreamError, match=rows if isinstance(rows, str) else "no column"):
+                _open(path, offset=stream.offset, mark=stream.mark, **keys)
+            return
+        stream = _open(path, offset=stream.offset, mark=stream.mark, **keys)
+    if isinstance(rows, str):
+        for _ in range(2):  # it is said again, until it is mended
+            with pytest.raises(StreamError, match=rows):
+                _taken(stream)
+        path.write_text("t,h,kind\n6,5,1\n")
+        assert _taken(stream) == [[6, 5, 1]]
+    else:
+        assert _taken(stream) == rows
+        assert stream.counters["rotated" if how != "truncated" else how] == 1
+        assert not sum(n for name, n in stream.counters.items() if name[:4] == "bad_")
+    stream.close()
+
+
+def test_a_position_is_never_in_the_middle_of_a_line(path: Path) -> None:
+    path.write_text("t,h,kind\n" + "11,12,1\n" * 3)
+    for offset, left in ((9, 3), (17, 2), (12, 3)):
+        stream = _open(path, offset=offset)
+        assert _taken(stream) == [[11, 12, 1]] * left
+        stream.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"\xff\xfet\0,\0h\0\n\0", "UTF-8"),
+        (b"t h kind\n1 2 0\n", "line 1 has one column only; separate columns by commas"),
+        (b"time,h,kind\n12:30,2,0\n12:31,2,0\n", "line 2, column 'time', is not a number"),
+        (b"t,h,kind\n1,5,2,5,0\n", "line 2 has 5 columns, not 3"),
+        (b't,h,kind\n"1,2,0\n', "line 2 leaves a quote open"),
+    ],
+)
+def test_a_file_that_can_give_no_sample_is_refused_at_the_start(
+    path: Path, content: bytes, says: str
+) -> None:
+    path.write_bytes(content)
+    with pytest.raises(StreamError, match=says):
+        _open(path)
+    # The same, where it comes after the start.
+    head, _, rest = content.partition(b"\n")
+    if says[:6] == "line 2":
+        path.write_bytes(head + b"\n")
+        stream = _open(path)
+        path.write_bytes(head + b"\n" + 20 * rest)
+        with pytest.raises(StreamError, match="no line so far is a sample"):
+            _taken(stream)
+        stream.close()
 
 
 def test_a_resumed_stream_goes_on_where_it_was(path: Path) -> None:

@@ -22,7 +22,7 @@ class Good:
         self.text = text
 
     def open(self, now: float) -> object:
-        return StreamSchema(3, "float64")
+        return StreamSchema(3)
 
     def take(self, now: float) -> object:
         return Samples(self.x, self.y)  # type: ignore[arg-type]  # wrong on purpose, below

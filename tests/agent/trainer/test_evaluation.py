@@ -185,7 +185,7 @@ class Topic:
         self.text = text
 
     def open(self, now: float) -> StreamSchema:
-        return StreamSchema(2, "float64")
+        return StreamSchema(2)
 
     def take(self, now: float) -> Samples:
         given, Topic.waiting = Topic.waiting, []

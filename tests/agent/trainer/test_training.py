@@ -41,7 +41,6 @@ def test_an_update_is_complete_on_disk_and_named_by_its_digest(bench: TrainerBen
         ),
         (("model.classes=5",), "digits:labels=2+7", "model.classes", "the stream has 7"),
         (("model.kind=logistic", "model.classes=2"), "digits", "model.kind", "0 to 1"),
-        ((), "csv:{csv}", "data.dtype", "task wants uint8, the stream has float64"),
         ((), "csv:{csv}.none", "csv", "no such file"),
         ((), "digits:labels=11", "labels", "no sample with these labels"),
         ((), "digits:rate=x", "rate", "write rate=20"),
@@ -87,11 +86,11 @@ def test_a_cancelled_training_leaves_nothing(bench: TrainerBench) -> None:
 def test_samples_that_do_not_fit_are_counted(tmp_path: Path, bench: TrainerBench) -> None:
     csv = tmp_path / "a.csv"
     csv.write_text("".join(f"{ROW},{label}\n" for label in (1, 11, 0.5, 2)))
-    reply = bench.opened(demo(), f"csv:{csv},dtype=uint8").trained()
+    reply = bench.opened(demo(), f"csv:{csv}").trained()
     assert (reply.stats.arrivals, reply.stats.num_samples) == (4, 2)
     assert reply.counters == {"unfit": 2}
     csv.write_text(f"{ROW},11\n" * 12 + "nonsense\n")
-    failed = bench.opened(demo(), f"csv:{csv},dtype=uint8").failed("no_data")
+    failed = bench.opened(demo(), f"csv:{csv}").failed("no_data")
     assert failed.detail == "all samples were refused (bad_columns 1, unfit 12)"
     assert failed.counters == {"bad_columns": 1, "unfit": 12}
 
@@ -143,9 +142,9 @@ def test_a_training_that_fails_tells_nothing_of_private_samples(
     csv = tmp_path / "a.csv"
     csv.write_text(rows)
     strange = ("learner.rate=1000", "data.scale=1e30") if reason == "diverged" else ()
-    bench.opened(demo(*PRIVATE, *strange), f"csv:{csv},dtype=uint8")
+    bench.opened(demo(*PRIVATE, *strange), f"csv:{csv}")
     assert bench.failed(reason, iterations=50).detail == private
-    bench.opened(demo(*strange), f"csv:{csv},dtype=uint8")
+    bench.opened(demo(*strange), f"csv:{csv}")
     assert bench.failed(reason, iterations=50).detail.startswith(plain)
 
 

@@ -97,7 +97,7 @@ def _stream(predictor: Predictor, text: str) -> Stream:
     """Open the stream, if the model can take what it gives."""
     model = predictor.described
     try:
-        source = parse_stream(text).create(seed=0, labels=model.data.labels)
+        source = parse_stream(text).create(seed=0, data=model.data)
         schema = source.open(time.monotonic())
     except StreamError as error:
         raise UsageError(f"{error.key}: {error.reason_here}", error.hint) from error
