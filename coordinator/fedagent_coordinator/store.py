@@ -350,7 +350,7 @@ class RunStore:
 
     def _standardize(self, effect: fx.Standardize) -> fx.Standardized:
         recipe, found = self.run.recipe, effect.moments
-        data = frozen(recipe.data, found.means(), found.deviations())
+        data = frozen(recipe.data, found.means(), found.deviations(), found.names or ())
         recipe = structs.replace(recipe, data=data)
         self._checkpoint("standardizing")
         text = msgspec.json.encode(recipe).decode()

@@ -7,11 +7,13 @@ cannot without any rounding.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
+
+from fedagent_task.recipe.spec import MAX_NAMES_BYTES
 
 _UNIT, _SQUARE = 149, 298
 LARGEST = 2.0**67
@@ -28,11 +30,15 @@ class MomentsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What samples add up to: sums in units of 2^-149, sums of squares in units of 2^-298."""
+    """What samples add up to: sums in units of 2^-149, sums of squares in units of 2^-298.
+
+    `names` are what streams call the features: empty if none says it, None if they differ.
+    """
 
     count: int
     sums: tuple[int, ...]
     squares: tuple[int, ...]
+    names: tuple[str, ...] | None = ()
 
     @classmethod
     def none(cls, features: int) -> "Moments":
@@ -69,7 +75,17 @@ class Moments:
             self.count + other.count,
             tuple(a + b for a, b in zip(self.sums, other.sums, strict=True)),
             tuple(a + b for a, b in zip(self.squares, other.squares, strict=True)),
+            self.names
+            if other.names in ((), self.names)
+            else other.names
+            if self.names == ()
+            else None,
         )
+
+    def called(self, names: tuple[str, ...]) -> "Moments":
+        """Return the same with names, as far as a recipe may have such and they are short."""
+        short = 0 < len("".join(names).encode()) <= MAX_NAMES_BYTES
+        return replace(self, names=names) if short and _are_names(names) else self
 
     def means(self) -> list[float]:
         """Return the mean of each feature."""
@@ -93,19 +109,23 @@ class Moments:
     def encode(self) -> bytes:
         """Return bytes for the wire; see `decode`."""
         numbers = (self.count, *self.sums, *self.squares)
-        return b"".join(_packed(number) for number in numbers)
+        names = "\n" if self.names is None else "\n".join(self.names)
+        return b"".join([*map(_packed, numbers), names.encode()])
 
     @classmethod
     def decode(cls, data: bytes, *, features: int, most: int) -> "Moments":
         """Return what `encode` made, if samples can be like that: at most `most` of them.
 
         The bytes are the count, all sums, all squares; each two bytes of length and a signed
-        big-endian number.
+        big-endian number. Then come the names, a line each.
 
         Raises:
             MomentsError: They cannot, in one word: ``form``, ``count``, ``sum`` or ``square``.
         """
-        count, *rest = _unpacked(data, 1 + 2 * features)
+        (count, *rest), called = _unpacked(data, 1 + 2 * features)
+        names = None if called == "\n" else tuple(called.split("\n")) if called else ()
+        if names and (len(names) != features or not _are_names(names)):
+            raise MomentsError("form")
         if not 1 <= count <= most:
             raise MomentsError("count")
         sums, squares = rest[:features], rest[features:]
@@ -117,7 +137,13 @@ class Moments:
             for s, q in zip(sums, squares, strict=True)
         ):
             raise MomentsError("square")
-        return cls(count, tuple(sums), tuple(squares))
+        return cls(count, tuple(sums), tuple(squares), names)
+
+
+def _are_names(names: Sequence[str]) -> bool:
+    """Tell whether features may be called so."""
+    good = all(0 < len(name) <= 64 and name.isprintable() for name in names)
+    return good and len(set(names)) == len(names)
 
 
 def _packed(number: int) -> bytes:
@@ -125,7 +151,8 @@ def _packed(number: int) -> bytes:
     return size.to_bytes(2, "big") + number.to_bytes(size, "big", signed=True)
 
 
-def _unpacked(data: bytes, count: int) -> Sequence[int]:
+def _unpacked(data: bytes, count: int) -> tuple[Sequence[int], str]:
+    """Return so many numbers, and the text behind them."""
     numbers: list[int] = []
     at = 0
     while at < len(data) and len(numbers) < count:
@@ -136,6 +163,10 @@ def _unpacked(data: bytes, count: int) -> Sequence[int]:
             raise MomentsError("form")
         numbers.append(number)
         at += 2 + size
-    if at != len(data) or len(numbers) != count:
+    try:
+        text = data[at:].decode()
+    except UnicodeDecodeError as error:
+        raise MomentsError("form") from error
+    if len(numbers) != count:
         raise MomentsError("form")
-    return numbers
+    return numbers, text

@@ -27,7 +27,7 @@ from fedagent_testbed.local import RoleProcess
     ("stream", "words"),
     [
         ("csv:{0}/nope.csv", "csv: .*/nope.csv: there is no such file; check the path"),
-        ("csv:{0}/thin.csv", "csv: .*/thin.csv: has one column only"),
+        ("csv:{0}/thin.csv", "csv: .*/thin.csv: line 1 has one column only"),
         ("csv:{0}/open.csv", "no complete line"),
         ("replay:{0}/nope.npz", "no such file"),
         ("replay:{0}/empty.npz", "empty.npz is empty; put samples into it"),

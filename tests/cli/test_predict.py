@@ -72,7 +72,7 @@ def test_a_number_is_told_with_its_error(
     ("text", "more", "says"),
     [
         ("1,2\n", (), r"it takes 2, the stream has 1; say features=pa\+lux in .* label=none"),
-        ("lux,pa,y\n1,2,0\n", (), r"in another order than the task: pa, lux"),
+        ("lux,pa,y\n1,2,0\n", ("features=lux+pa",), r"in another order than the task: pa, lux"),
         ("pa,lux,y\n1,2,0\n", ("label=z",), r"label: no column 'z'"),
         (
             "pa,lux,y\n1,2,0\n",

@@ -74,7 +74,7 @@ ROUTED = lines_of(
 )
 TOPIC = (
     '--stream "mqtt://127.0.0.1:1883/home/boiler'
-    '?features=outside:float32:-40..60,pump:float32:0..100&label=room:float32:-40..60"'
+    '?features=outside:-40..60,pump:0..100&label=room:-40..60"'
 )
 SENSOR = lines_of(
     "docs/tutorials/sensor.md",

@@ -1,6 +1,7 @@
 """Features of different units: declared scaling, and moments that add up exactly."""
 
 import itertools
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -163,6 +164,19 @@ def test_moments_are_exact_whatever_the_order_and_the_grouping(rows, random) -> 
     means = [float(s / len(rows)) for s in sums]
     assert whole.means() == means
     assert all(d > 0 for d in whole.deviations())
+
+
+def test_names_stand_where_all_that_say_any_agree() -> None:
+    plain = Moments.of(np.ones((2, 2), np.float32))
+    ours, theirs = plain.called(("t", "h")), plain.called(("h", "t"))
+    assert (plain + ours + plain).names == ("t", "h")
+    assert (ours + theirs + ours).names is None
+    for one in (plain, ours, ours + theirs):
+        assert Moments.decode(one.encode(), features=2, most=9) == one
+    for names in (("t", "t"), ("t", ""), ("t", "a\nb"), ("t", "x" * 65)):
+        assert plain.called(names) is plain
+        with pytest.raises(MomentsError, match="form"):
+            Moments.decode(replace(plain, names=names).encode(), features=2, most=9)
 
 
 def test_what_no_samples_can_be_is_refused_in_one_word() -> None:

@@ -102,6 +102,8 @@ class OpenTask:
             apart = parse_stream(request.held_out)
             stream = apart.create(seed=request.seed + 1, data=task.data)
             self.validation = ValidationStream(stream, task.opinions.window)
+        self.names: tuple[str, ...] = ()
+        """What the stream calls the features."""
         self.arrived = 0
         self._seen = self._unfit = self._unfit_labels = 0
         self._told = False
@@ -123,6 +125,7 @@ class OpenTask:
             if (misfit := misfit_of(schema, self.task)) is not None:
                 raise TaskFormatError(*misfit)
         schema = schemas[0]
+        self.names = schema.names
         self.proportions.names = schema.names or names_of(self.task.data, schema.features)
 
     def close(self) -> None:

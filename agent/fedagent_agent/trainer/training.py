@@ -186,6 +186,7 @@ class Trainer:
             if (np.abs(x) > LARGEST).any():
                 raise FailedTrainingError("stream", f"a feature is over {LARGEST:.0e}")
             total += Moments.of(x.astype(np.float32, copy=False))
+        total = total.called(task.names)
         return Evaluated(
             job=job.job,
             samples=total.count,

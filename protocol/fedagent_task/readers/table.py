@@ -88,7 +88,7 @@ class Table:
             told = given.pop(0)[1][4:5]  # what Excel writes for itself
         rows = _rows([line for _, line in given], told)
         if rows is None:
-            hint = f"separate columns by {', '.join(_SEPARATORS.values())}, a label in the last"
+            hint = "separate columns by commas, semicolons, tabs or bars"
             raise TableError("", f"line {given[0][0] + 1} has one column only", hint)
         separator, found = rows
         table = cls(separator, len(found[0]), decimal="." if separator == "," else "")

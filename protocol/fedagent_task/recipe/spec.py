@@ -178,6 +178,8 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
 
 
 DType = Literal["float32", "float64", "uint8", "int16", "int32", "int64"]
+MAX_NAMES_BYTES = 4096
+"""Longest names that streams may give the features of a recipe that names none, all together."""
 
 
 class FeatureSpec(_Section, frozen=True, kw_only=True, omit_defaults=True):

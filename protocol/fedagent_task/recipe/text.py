@@ -20,6 +20,7 @@ from fedagent_task.errors import RecipeError, TaskFormatError
 from fedagent_task.recipe.checks import check_recipe
 from fedagent_task.recipe.explain import explain, hint_of, show
 from fedagent_task.recipe.spec import (
+    MAX_NAMES_BYTES,
     MAX_SECONDS,
     MICRO,
     DataSpec,
@@ -144,9 +145,15 @@ def _counted(recipe: Recipe) -> PrivacySpec:
     return structs.replace(spec, releases=recipe.rounds.count)
 
 
-def frozen(data: DataSpec, means: Sequence[float], deviations: Sequence[float]) -> DataSpec:
-    """Return the same with explicit scaling: what a feature declares itself stays."""
-    given = data.features or tuple(FeatureSpec(name=f"x{i}") for i in range(1, len(means) + 1))
+def frozen(
+    data: DataSpec, means: Sequence[float], deviations: Sequence[float], names: Sequence[str] = ()
+) -> DataSpec:
+    """Return the same with explicit scaling: what a feature declares itself stays.
+
+    `names` are for features that the recipe does not name; without any they are numbered.
+    """
+    named = names or [f"x{i}" for i in range(1, len(means) + 1)]
+    given = data.features or tuple(FeatureSpec(name=name) for name in named)
     made = tuple(
         one if one.declared else FeatureSpec(name=one.name, mean=mean, deviation=deviation)
         for one, mean, deviation in zip(given, means, deviations, strict=True)
@@ -245,6 +252,9 @@ def _check_size(recipe: Recipe) -> None:
         some = [0.1] * min(recipe.model.features, MAX_TASK_BYTES)
         key, data = "data.standardize", frozen(data, some, some)
     size = len(task_bytes(structs.replace(recipe, data=data)))
+    if recipe.data.standardize and not recipe.data.features:
+        numbered = sum(len(one.name) for one in data.features)
+        size += max(0, MAX_NAMES_BYTES - numbered)  # of the streams' own names, at most
     if size > MAX_TASK_BYTES:
         raise RecipeError(key, f"make the task {size} bytes", f"stay under {MAX_TASK_BYTES}")
 

@@ -159,15 +159,17 @@ def measured(bench: TrainerBench) -> Evaluated:
 
 
 def scaled_by(found: Moments) -> TaskSpec:
-    data = frozen(TASK.data, found.means(), found.deviations())
+    data = frozen(TASK.data, found.means(), found.deviations(), found.names or ())
+    assert [one.name for one in data.features] == list(found.names or ("x1", "x2"))
     return structs.replace(TASK, data=data)
 
 
 def test_a_file_is_added_up_exactly_and_then_learnt(bench: TrainerBench, tmp_path: Path) -> None:
     table, found = rows(120)
     path = tmp_path / "a.csv"
-    path.write_text("".join(f"{a},{b},{y}\n" for a, b, y in table))
+    path.write_text("p,t,y\n" + "".join(f"{a},{b},{y}\n" for a, b, y in table))
     bench.opened(TASK, f"csv:{path}")
+    found = found.called(("p", "t"))
     for _ in range(2):  # again the same: nothing is used up by it
         reply = measured(bench)
         assert Moments.decode(reply.moments, features=2, most=1000) == found
@@ -214,4 +216,6 @@ def test_a_number_that_no_sensor_says_is_refused(bench: TrainerBench, tmp_path: 
     path.write_text("1,2,0\n1e30,2,1\n")
     bench.opened(TASK, f"csv:{path}")
     reply = bench.trainer.answer(Evaluate(job=2, model="", moments=True))
-    assert reply == Failed(job=2, reason="stream", detail="a feature is over 1e+20", offset=0)
+    assert isinstance(reply, Failed)
+    assert (reply.reason, reply.detail) == ("stream", "a feature is over 1e+20")
+    assert reply.offset == 0
