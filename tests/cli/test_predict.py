@@ -113,7 +113,7 @@ def test_ctrl_c_is_how_what_comes_by_and_by_is_ended(
 def test_silence_is_said_with_what_was_refused_and_no_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stream = csv(tmp_path, "pa,lux,state\nx,1,storm\n")
+    stream = csv(tmp_path, "pa,lux,state\nnan,1,storm\n")
     now = [0.0]
 
     def nap(seconds: float) -> None:
@@ -125,7 +125,7 @@ def test_silence_is_said_with_what_was_refused_and_no_password(
     monkeypatch.setattr("fedagent_cli.model.predict.time", clock)
     topic = "mqtt://me:secret@127.0.0.1:1/home/boilerX?features=pa,lux&label=state"
     for source, said in (
-        (stream, f"no sample yet from {stream} (bad_number 1)"),
+        (stream, f"no sample yet from {stream} (bad_not_finite 1)"),
         (topic, "boilerX"),
     ):
         now[0] = 0.0

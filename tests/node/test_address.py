@@ -72,7 +72,7 @@ def test_a_refused_address_does_not_show_its_password(text: str) -> None:
 
 def test_a_password_comes_from_the_address_a_file_or_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "password"
-    file.write_text("of the file\n")
+    file.write_bytes(b"\xef\xbb\xbfof the file\r\n")  # as Windows writes it
     own, bare = (BrokerAddress.parse(f"mqtt://{who}@h") for who in ("u:own", "u"))
     there = {PASSWORD_VARIABLE: "of the environment"}
 

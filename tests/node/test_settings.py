@@ -14,9 +14,10 @@ def edge(**given: object) -> EdgeConfig:
     return EdgeConfig.load(json.dumps({"data_dir": "/x", **given}), {})
 
 
-def test_a_file_wins_over_the_environment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_file_wins_over_the_environment(tmp_path: Path, encoding: str) -> None:
     file = tmp_path / "c.toml"
-    file.write_text('data_dir = "d"\nrecipe = "r"\nwait_agents = 3\n')
+    file.write_text('data_dir = "d"\nrecipe = "r"\nwait_agents = 3\n', encoding)
     variables = {"SITE": "lab", "PORT": "9", "WAIT_AGENTS": "7"}
     environment = {f"FEDAGENT_COORDINATOR_{name}": value for name, value in variables.items()}
     config = CoordinatorConfig.load(str(file), {**environment, "FEDAGENT_EDGE_LISTEN": "::1"})

@@ -31,6 +31,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def test_a_task_file_tells_what_the_model_is_and_its_path_is_forgotten(recipe: Path) -> None:
+    recipe.write_text(RECIPE, "utf-8-sig")  # as Windows writes it
     read = open_recipe(recipe)
     task, model = read.task, read.recipe.model
     assert task is not None

@@ -5,10 +5,9 @@ import hashlib
 import math
 import os
 from collections import deque
-from dataclasses import replace
 from io import FileIO
 
-from fedagent_task.readers.table import FIRST_LINES, Table, TableError, is_text
+from fedagent_task.readers.table import FIRST_LINES, Table, TableError
 from fedagent_task.recipe.spec import DataSpec
 
 from .base import (
@@ -44,7 +43,8 @@ class CsvStream(ResumableStream):
         del seed
         super().__init__(offset)
         self._spec, self._data = spec, data
-        self._resumed, _, self._meaning = mark.partition(" ")
+        self._resumed, self._meaning, start = mark.split() if mark else ("", "", "0")
+        self._start = int(start)  # of the lines that name the columns, in this file
         self._file: FileIO | None = None
         self._tail = b""
         self._table: Table | None = None
@@ -52,14 +52,13 @@ class CsvStream(ResumableStream):
         self._columns: tuple[int, ...] = ()  # empty until this file's are learnt
         self._features = 0
         self._label: int | None = None
-        self._named = False  # the last line was one of names
         self._read = False  # a line of this file was a sample
         self._unread: list[TableError] = []
 
     @property
     def mark(self) -> str:
-        """Digests of what is before the offset, and of what the columns are."""
-        return f"{_digest(self._tail)} {self._meaning}"
+        """Digests of what is before the offset, and of what the columns are; where this is said."""
+        return f"{_digest(self._tail)} {self._meaning} {self._start}"
 
     def open(self, now: float) -> StreamSchema:
         """Read the first lines to learn the columns."""
@@ -73,7 +72,7 @@ class CsvStream(ResumableStream):
         try:
             if self._offset and not same:
                 self._begin("rotated")
-            if not self._learn(self._file, same=self._offset > 0):
+            if not self._learn(self._file, same=False):
                 raise self._unreadable("has no complete line yet", "start once it has one")
         except StreamError:
             self.close()
@@ -141,14 +140,14 @@ class CsvStream(ResumableStream):
     def _begin(self, why: str) -> None:
         """Go to the beginning of another file."""
         self._counters[why] += 1
-        self._offset, self._tail, self._columns = 0, b"", ()
+        self._offset, self._start, self._tail, self._columns = 0, 0, b"", ()
         self._read, self._unread = False, []
 
     # ---------------------------------------------------------------- columns
 
     def _learn(self, file: FileIO, *, same: bool) -> bool:
         """Learn from the first lines; False while there is none."""
-        head = os.pread(file.fileno(), MAX_LINE_BYTES, 0)
+        head = os.pread(file.fileno(), MAX_LINE_BYTES, self._start)
         if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in head[:2]:
             raise self._unreadable("is UTF-16 or no text", "have it written as UTF-8")
         known = head[: head.rfind(b"\n") + 1].splitlines()[:FIRST_LINES]
@@ -165,7 +164,7 @@ class CsvStream(ResumableStream):
             # It goes on without its first lines, as where a logger's file is cut.
             table.names, table.units = former.names, former.units
         self._use(table, same=same)
-        if not same:
+        if not (same or self._offset):
             self._expect_sample(table, lines)
         return True
 
@@ -186,7 +185,7 @@ class CsvStream(ResumableStream):
 
     def _use(self, table: Table, *, same: bool) -> None:
         """Find the columns by the names that they had, else by those of stream and recipe."""
-        names = table.names
+        names, self._columns = table.names, ()
         if self._names and names:
             *wanted, label = self._names
         else:
@@ -211,23 +210,12 @@ class CsvStream(ResumableStream):
         if names:
             self._names = (*(names[i] for i in columns), "none" if at is None else names[at])
 
-    def _says_columns(self, fields: list[str], table: Table) -> bool:
-        """Take names or units in the middle of a file, where a logger began anew."""
-        if not (table.names and is_text(fields)):
+    def _names_columns(self, line: str) -> bool:
+        """Tell whether a line in the middle has names again, as where a logger began anew."""
+        try:
+            return bool(set(Table.learn([line]).names) & set(self._names))
+        except TableError:
             return False
-        named = bool(set(fields) & set(self._names))
-        units = dict(zip(table.names, table.units, strict=False))
-        if named:
-            again = tuple(units.get(name, "") for name in fields) if units else ()
-            self._use(
-                replace(table, width=len(fields), names=tuple(fields), units=again), same=False
-            )
-        elif tuple(fields) != table.units:
-            if not self._named:
-                return False
-            self._use(replace(table, units=tuple(fields)), same=False)
-        self._named = named
-        return True
 
     # ------------------------------------------------------------------ lines
 
@@ -241,7 +229,7 @@ class CsvStream(ResumableStream):
         if not (self._read or self._learn(file, same=bool(self._columns))):
             return
         assert self._table is not None
-        skipped = 0 if self._offset else self._table.first
+        skipped = self._table.first if self._offset == self._start else 0
         size = os.fstat(file.fileno()).st_size
         if size - self._offset > MAX_BACKLOG_BYTES:
             self._counters["skipped_bytes"] += size - MAX_BACKLOG_BYTES - self._offset
@@ -257,13 +245,16 @@ class CsvStream(ResumableStream):
         at = 0
         try:
             for number, line in enumerate(lines):
-                if number >= skipped and line.strip():
-                    self._take_line(line, rows)
+                if number >= skipped and line.strip() and not self._take_line(line, rows):
+                    self._start, self._read = self._offset + at, False
+                    self._learn(file, same=False)
+                    skipped = number + self._table.first
                 at += len(line)
         finally:
             self._offset, self._tail = self._offset + at, (self._tail + data[:at])[-TAIL_BYTES:]
 
-    def _take_line(self, line: bytes, rows: deque[Row]) -> None:
+    def _take_line(self, line: bytes, rows: deque[Row]) -> bool:
+        """Add a sample, or count why there is none; False for a line of names."""
         table, fields, why = self._table, list[str](), ""
         assert table is not None
         try:
@@ -276,17 +267,18 @@ class CsvStream(ResumableStream):
         except BadSampleError as error:
             why = error.reason
         except TableError as error:
-            if self._says_columns(fields, table):
-                return
+            if self._names_columns(line.decode("utf-8-sig")):
+                return False
             why = "bad_number" if len(fields) == table.width else "bad_columns"
             if not self._read and len(self._unread) < FIRST_LINES:
                 self._unread.append(error)
         else:
-            self._read, self._named, self._unread = True, False, []
+            self._read, self._unread = True, []
             self._counters["dropped"] += len(rows) == rows.maxlen
             rows.append((numbers, label))
-            return
+            return True
         self._counters[why] += 1
+        return True
 
 
 def _digest(data: bytes) -> str:

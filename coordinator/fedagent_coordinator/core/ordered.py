@@ -216,7 +216,7 @@ class Ordered(Phase):
         run, valid, said = self.run, ~settled.feedback.unpaid, settled.details.reason
         for part in self._parts.values():
             for row, agent in zip(part.rows, part.agents, strict=True):
-                if valid[row] and said[row] != run.said.get(agent, ""):
+                if valid[row] and said[row] not in ("", run.said.get(agent)):
                     run.said[agent] = said[row]
                     name = run.members.called(agent, run.called.get(agent, ""))
                     run.do(Warn("", f"device {name}: {said[row]}"))

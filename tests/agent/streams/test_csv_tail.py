@@ -129,7 +129,7 @@ def test_a_rotated_file_is_read_to_its_end_first(path: Path) -> None:
         ("6,5,1\n7,8,0\n", [[6, 5, 1], [7, 8, 0]]),
         ("t,h,kind\n6,5,1\nt,h,kind\n7,8,0\n", [[6, 5, 1], [7, 8, 0]]),
         ("t,h,kind\n6,5,1\nkind,h,t\n0,8,7\n", [[6, 5, 1], [7, 8, 0]]),
-        ("t,h,kind\n6,5,1\nh,x,kind,t\n8,0,0,7\n", [[6, 5, 1], [7, 8, 0]]),
+        ("t,h,kind\n6,5,1\n\ufeffh;x;kind;t\n\n8;0;0;7\n", [[6, 5, 1], [7, 8, 0]]),
         ("t,p,kind\n6,5,1\n", "no column 'h'"),
         ("t,h,sort\n6,5,1\n", "no column 'kind'"),
         ("t,h,kind\n°F,%,\n6,5,1\n", "had other columns before; now they are 't' in °F, 'h' in %"),
@@ -167,6 +167,24 @@ def test_what_first_lines_say_is_learnt_again_of_another_file(
         assert stream.counters["rotated" if how != "truncated" else how] == 1
         assert not sum(n for name, n in stream.counters.items() if name[:4] == "bad_")
     stream.close()
+
+
+def test_names_in_the_middle_hold_behind_them(path: Path) -> None:
+    _append(path, "h,kind,t\n")
+    keys: dict[str, Any] = {"label": "kind", "features": ("t", "h")}
+    stream = _open(path, **keys)
+    assert _taken(stream) == [[1, 2, 0]]
+    stream.close()
+    _append(path, "4,1,3\n")
+    with pytest.raises(StreamError, match="had other columns before"):
+        _open(path, offset=stream.offset, mark=stream.mark)
+    again = _open(path, offset=stream.offset, mark=stream.mark, **keys)
+    assert _taken(again) == [[3, 4, 1]]
+    _append(path, "kind,h,t\n°C,%,\n0,6,5\n")
+    for _ in range(2):
+        with pytest.raises(StreamError, match="now they are 't', 'h' in %, 'kind' in °C"):
+            _taken(again)
+    again.close()
 
 
 def test_a_position_is_never_in_the_middle_of_a_line(path: Path) -> None:

@@ -95,6 +95,32 @@ def test_samples_that_do_not_fit_are_counted(tmp_path: Path, bench: TrainerBench
     assert failed.counters == {"bad_columns": 1, "unfit": 12}
 
 
+@pytest.mark.parametrize(
+    ("labels", "note"),
+    [
+        ("12" * 20, "50 % of its samples do not fit: unfit label"),
+        ("1" * 199 + "2", "1 % of its samples do not fit: unfit label"),
+        ("1" * 30 + "x" * 10, "20 % of its samples do not fit: bad_label"),
+        ("1" * 28 + "?" * 8 + "22", "30 % of its samples do not fit: bad_number, unfit label"),
+        ("1" * 300 + "2" + "?" * 20, ""),
+        ("12" * 14, ""),
+    ],
+)
+def test_a_share_of_samples_that_do_not_fit_goes_up(
+    tmp_path: Path, bench: TrainerBench, labels: str, note: str
+) -> None:
+    csv = tmp_path / "a.csv"
+    lines = (f"{'?' if label == '?' else 1},1,{label}\n" for label in labels)
+    csv.write_text("u,v,kind\n" + "".join(lines))
+    two = (
+        "model.kind=logistic",
+        "model.classes=2",
+        "model.features=2",
+        "evaluation.dataset='none'",
+    )
+    assert bench.opened(demo(*two), f"csv:{csv}").trained().note == note
+
+
 def test_a_full_disk_is_named_and_leaves_nothing_behind(bench: TrainerBench) -> None:
     bench.opened(demo())
     bench.out.symlink_to("/dev/full")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_coordinator.core.outcomes import PaidWork
+from fedagent_node.effects import Effect, Warn
 from fedagent_protocol.messages import EdgeToCoordinator, Outcome, OutcomeStatus, RoundReport
 from fedagent_task.recipe.spec import PrivacySpec
 from tests.fakes.engine_field import Field, settings, toy_edges
@@ -75,6 +76,29 @@ def test_an_order_says_how_many_updates_of_a_device_have_cost_privacy(mode: str)
         else dict.fromkeys(told[n], 0)
         for n in range(1, 5)
     }
+
+
+def test_what_a_device_says_of_its_samples_is_a_warning_once() -> None:
+    field = Field(toy_edges(1, 2), settings(count=3))
+    up = field.up
+
+    def noted(edge: ToyEdge, message: EdgeToCoordinator) -> None:
+        if isinstance(message, RoundReport):
+            first, *rest = message.outcomes
+            outcomes = (structs.replace(first, reason="50 % do not fit"), *rest)
+            message = structs.replace(message, outcomes=outcomes)
+        up(edge, message)
+
+    field.up = noted  # type: ignore[method-assign]  # of this test
+    warned, do = list[str](), field.engine.run.do
+
+    def seen(*effects: Effect) -> None:
+        warned.extend(one.text for one in effects if isinstance(one, Warn))
+        do(*effects)
+
+    field.engine.run.do = seen  # type: ignore[method-assign]  # of this test
+    field.run()
+    assert sorted(warned) == [f"device agent-0-{i}: 50 % do not fit" for i in range(2)]
 
 
 def test_a_report_that_repeats_and_invents_uses_up_nobodys_epsilon() -> None:
