@@ -124,7 +124,6 @@ def _flat(row: Mapping[str, object]) -> dict[str, object]:
 
 
 def _columns(rows: Iterable[Mapping[str, object]]) -> Columns:
-    """Return rows as columns; what a row has not is None."""
     listed = list(rows)
     names = dict.fromkeys(name for row in listed for name in row)
     return {name: [row.get(name) for row in listed] for name in names}

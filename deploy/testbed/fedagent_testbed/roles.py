@@ -94,7 +94,6 @@ class AgentNode(Node):
             self.driver.receive(LinkUp(link))
 
     def _as_shown(self, message: AnyMessage) -> AnyMessage:
-        """Put into an update what it says of its training."""
         if isinstance(message, UpdateOffer) and self.iteration_s > 0:
             stats = structs.replace(
                 message.stats,

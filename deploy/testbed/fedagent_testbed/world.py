@@ -157,10 +157,6 @@ class VirtualFederation:
     def _opinion(self, seed: int, name: str, digest: str) -> tuple[float, float]:
         return protect(seeded_score(seed, name, digest), self._opinions)
 
-    def kill_at(self, name: str, points: Mapping[str, int]) -> None:
-        """Let a node die at crash points: name to the number of the visit."""
-        self.nodes[name].kill_at.update(points)
-
     def kill_after(self, name: str, seconds: float) -> None:
         """Let a node die at a time after the start."""
         self.kernel.after(seconds, self.nodes[name].kill)

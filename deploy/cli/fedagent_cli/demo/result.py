@@ -87,7 +87,6 @@ def _summary(demo: Demo, finish: Finish, run: RunReport | None) -> dict[str, obj
 
 
 def _show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> None:
-    """Print the results, and what to do next."""
     label, good = ("accuracy", "not measured") if run is None else run.metric_line
     lines = {
         "rounds": run.progress if run else f"{result['rounds_done']} of ?",
@@ -119,7 +118,6 @@ def _show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> N
 
 
 def _of_demo(run: RunReport, demo: Demo, finish: Finish) -> RunReport:
-    """Return the run with what its books do not have."""
     first, plan = finish.seconds_to_first_round, demo.plan
     facts = {
         "fleet": f"{len(demo.agents)} agents, {len(demo.edges)} edges, all on one machine",

@@ -157,5 +157,4 @@ def of_machine(folder: Path, limits: LimitsSettings) -> Iterator[tuple[str, Find
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder, or its nearest parent that exists."""
     return next(path for path in (folder, *folder.resolve().parents) if path.exists())

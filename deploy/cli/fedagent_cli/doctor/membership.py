@@ -38,7 +38,6 @@ def membership(home: Path, *more: Path) -> Finding:
 
 
 def _state(folder: Path) -> Finding:
-    """Return what one role is to its site."""
     try:
         held = load_credentials(folder)
     except LinkError as error:

@@ -151,7 +151,6 @@ def _file(folder: Path, digest: str) -> Path:
 
 
 def _whole(folder: Path, digest: str) -> bytes:
-    """Return the bytes that hash to a digest."""
     path = _file(folder, digest)
     try:
         data = path.read_bytes()
@@ -177,7 +176,6 @@ def _as_onnx(
     tensors: Mapping[str, npt.NDArray[Any]],
     metadata: dict[str, str],
 ) -> bytes:
-    """Return a model as an ONNX file that takes samples as the sensors say them."""
     export = optional("fedagent_coordinator.onnx_export", "onnx")
     weights = {name: tensor.astype("float32") for name, tensor in tensors.items()}
     if recipe.model.kind != "graph":

@@ -94,7 +94,6 @@ def _opened(path: Path) -> Predictor:
 
 
 def _stream(predictor: Predictor, text: str) -> Stream:
-    """Open the stream, if the model can take what it gives."""
     model = predictor.described
     try:
         source = parse_stream(text).create(seed=0, data=model.data)

@@ -91,7 +91,6 @@ def export(
 
 
 def _write_ledger(reader: Reader, path: Path) -> int:
-    """Write every entry; return how many there are."""
     style_of(path, ".csv")
     with writing(path), path.open("w", encoding="utf-8", newline="") as file:
         return sum(1 for line in reader.ledger.export() if file.write(line)) - 1

@@ -93,7 +93,6 @@ def _coordinator_in(folder: Path) -> Path:
 
 
 def _no_run(folder: Path, run_id: str | None, *, given: bool) -> NoRunError:
-    """Return what is missing: the folder, a coordinator in it, or the run."""
     if not (folder / DATABASE).exists():
         if not given:
             hint = "start one (`fedagent coordinator start`), or give its data directory"

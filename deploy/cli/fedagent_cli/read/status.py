@@ -89,7 +89,6 @@ def status(
 
 
 def _show_rounds(data_dir: Path | None, run: str | None, *, last: int, as_json: bool) -> None:
-    """Show the newest rounds: updates in time, cost and duration."""
     with open_run(Queries, data_dir, run) as (reader, chosen):
         first = reader.last_round(chosen.run_id) - last + 1 if last else 1
         with reader.whole(chosen.run_id, first=first) as near:
@@ -126,7 +125,6 @@ def _controls(row: RoundRow, names: Mapping[str, str]) -> tuple[object, ...]:
 
 
 def _show_runs(data_dir: Path | None, *, as_json: bool) -> None:
-    """List every run of a coordinator, newest first."""
     with open_run(Queries, data_dir) as (reader, _):
         found = [summarize(reader, run) for run in reader.runs()]
     running = is_running(reader.folder)

@@ -101,7 +101,6 @@ def check(role: str, config: Config) -> None:
 
 
 def _without_secrets(value: object) -> object:
-    """Return a configuration as it may be shown: without passwords and invitations."""
     match value:
         case dict():
             return {key: _without_secrets(one) for key, one in value.items()}

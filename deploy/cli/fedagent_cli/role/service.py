@@ -170,7 +170,6 @@ def uninstall(role: str, *, mine: bool, dry_run: bool, root: Path, as_json: bool
 
 
 def _check(*, mine: bool, root: Path, dry_run: bool) -> None:
-    """Refuse what cannot be done here."""
     if mine and root != ROOT:
         raise UsageError("--mine cannot be combined with --root", "leave one of them out")
     if dry_run or root != ROOT:
@@ -185,7 +184,6 @@ def _check(*, mine: bool, root: Path, dry_run: bool) -> None:
 
 
 def _below(root: Path, path: Path) -> Path:
-    """Return an absolute path as a path below another root."""
     return root / path.relative_to("/")
 
 

@@ -175,7 +175,6 @@ def call(commands: Iterable[Sequence[str]]) -> None:
 
 
 def _word(text: str) -> str:
-    """Return a word as systemd reads it."""
     safe = _plain(text).replace("%", "%%").replace("$", "$$")
     if re.fullmatch(r"[\w@%+=:,./$-]+", safe):
         return safe

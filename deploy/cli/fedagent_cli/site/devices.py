@@ -114,7 +114,6 @@ def _site(data_dir: Path | None) -> tuple[list[Member], list[OpenInvitation]]:
 
 
 def _judged(reader: Reader, run: RunRow) -> list[DeviceCard]:
-    """Return the devices with what their claims and updates came to."""
     gaps, trust = reader.claim_gaps(run.run_id), reader.trust(run.run_id)
     told: Mapping[str, Mapping[str, float]] = {}
     with suppress(UnknownRoundError):  # none was decided yet
@@ -153,7 +152,6 @@ def _enrolled(found: list[DeviceCard], members: Sequence[Member]) -> list[Device
 
 
 def _state(one: Member) -> str:
-    """Say what somebody is to the site."""
     if one.state == "pending":
         return f"waiting, code {one.code}"
     if one.state != "joined" or one.not_after_s is None:
@@ -179,7 +177,6 @@ def _cells(
 
 
 def _told(context: Mapping[str, float]) -> tuple[str, str, str]:
-    """Return the upload's rate, the battery's charge and the temperature."""
     bps, charge = context.get("upload_bps", 0.0), context.get("battery")
     units = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
     rate = next((f"{bps / each:.3g} {unit}" for each, unit in units if bps >= each), "-")

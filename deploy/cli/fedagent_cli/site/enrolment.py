@@ -111,7 +111,6 @@ def invite(
 
 
 def _reached(named: Iterable[str]) -> tuple[str, ...]:
-    """Return the addresses that an invitation names."""
     reached = tuple(dict.fromkeys(named))[:16]
     try:
         for place in reached:

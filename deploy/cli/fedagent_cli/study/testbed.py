@@ -163,7 +163,6 @@ class _How(TypedDict):
 
 @contextmanager
 def _playing(jobs: int | None, address: str | None, *, quiet: bool) -> Iterator[_How]:
-    """Yield on what runs are played, and who hears of it."""
     pool = None
     show = sys.stderr.isatty() and not quiet
     try:

@@ -218,7 +218,6 @@ class FederatedTrainer:
         return np.stack([self._controls.get(client, none) for client in clients.tolist()])
 
     def _shards(self, round_: int) -> Shards:
-        """Return what clients hold in a round: all, or the newest of what has come to them."""
         if not self._training.arrivals:
             return self._train
         come = np.ceil(self._rates * round_).astype(np.int64)

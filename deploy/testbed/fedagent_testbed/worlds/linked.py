@@ -74,7 +74,6 @@ class LinkedWorld(ABC):
         times: Times,
         truth: Truth,
     ) -> RoundView:
-        """Return the view, once what fails has its say."""
         people = self._people
         self._failed = failed = self._failures.draw()
         if failed is not None:
@@ -111,7 +110,6 @@ class LinkedWorld(ABC):
         return name not in self._recipe.world.missing.columns
 
     def _reported(self, features: dict[str, FloatArray]) -> "np.typing.NDArray[np.float32]":
-        """Return float32[P, F] without what is missing."""
         missing = self._recipe.world.missing
         if absent := set(missing.columns) - features.keys():
             hint = f"there are {', '.join(features)}"
