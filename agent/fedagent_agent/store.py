@@ -10,7 +10,7 @@ import random
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -137,9 +137,8 @@ class AgentStore:
             return replace(message, data=data)
         return replace(message, first=data)
 
-    def flush(self) -> Iterable[Input]:
-        """Return nothing: what is written is durable at once."""
-        return ()
+    def flush(self) -> None:
+        """Do nothing: no effect waits."""
 
     def close(self) -> None:
         """Close the files. Idempotent."""

@@ -7,7 +7,7 @@ Checkpoints, with those of `store` between them: ``decided``, ``reserved``; ``se
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -166,7 +166,7 @@ class RunStore:
                 progress=self._progress(),
                 learning=self.learning,
                 indices=self.database.indices(self.run.run_id),
-                in_books=self._was_settled,
+                paid_at=self._paid_at,
                 witness=self.database.check_witness,
                 clock=self._clock,
             )
@@ -225,9 +225,13 @@ class RunStore:
         same = found is not None and (found.run, found.boot) == ours
         return replace(self.run.progress, open_at=found.next_at if found and same else 0.0)
 
-    def _was_settled(self, round_: int, edge: str) -> bool:
-        rows = self.database.read.edge_results(self.run.run_id, round_)
-        return any(row.edge_id == edge and row.failed != SILENT for row in rows)
+    def _paid_at(self, round_: int, edge: str) -> frozenset[str] | None:
+        read, run = self.database.read, self.run.run_id
+        results = read.edge_results(run, round_)
+        if not any(row.edge_id == edge and row.failed != SILENT for row in results):
+            return None
+        rows = (row for row in read.outcomes(run, round_) if row.edge_id == edge)
+        return frozenset(row.agent for row in rows if row.status in ("arrived", "late"))
 
     def close(self) -> None:
         """Close the files. Idempotent."""
@@ -236,13 +240,12 @@ class RunStore:
             self._save_measured()
         self.database.close()
 
-    def flush(self) -> Iterable[Input]:
+    def flush(self) -> None:
         """Write what waits for people."""
         now = self._clock()
         self._devices.write(now)
         if now >= self._measured_at + MEASURED_S:
             self._save_measured()
-        return ()
 
     def _save_measured(self) -> None:
         if self._measured:

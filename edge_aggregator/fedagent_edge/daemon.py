@@ -23,7 +23,7 @@ from fedagent_protocol.messages import PROTOCOL_VERSION, EdgeHello, kind
 from .config import EdgeConfig
 from .core.effects import COORDINATOR, LAN, WAN
 from .join_relay import JoinRelay
-from .store import EdgeStateError, open_edge
+from .store import KEPT_PIECES, EdgeStateError, open_edge
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,13 @@ class EdgeDaemon:
     def __init__(self, config: EdgeConfig) -> None:
         self._config = config
         # `--watch-parent` decides whether it goes with the reader of its events.
-        self._shell = Shell(config, fatal=(EdgeStateError,), show=self._show, needs_reader=False)
+        self._shell = Shell(
+            config,
+            fatal=(EdgeStateError,),
+            show=self._show,
+            needs_reader=False,
+            shared_chunks=KEPT_PIECES,
+        )
         self._refused: set[BrokerAddress] = set()
         self._adverts_changed = asyncio.Event()
         self._adverts: list[Advert] = []

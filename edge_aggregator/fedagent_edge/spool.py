@@ -221,11 +221,13 @@ class Spool:
         with _opened(self._path(file), os.O_RDONLY) as fd:
             return memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ))
 
-    def sync(self, file: File) -> None:
-        """Make an update durable."""
-        with _opened(self._path(file), os.O_WRONLY) as fd:
-            os.fsync(fd)
-        sync_folder(self._directory)
+    def sync(self, *files: File) -> None:
+        """Make updates durable, their names with one sync for all."""
+        for file in files:
+            with _opened(self._path(file), os.O_WRONLY) as fd:
+                os.fsync(fd)
+        if files:
+            sync_folder(self._directory)
 
     def drop(self, file: File) -> None:
         """Remove an update."""

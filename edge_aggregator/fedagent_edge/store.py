@@ -8,7 +8,6 @@ Checkpoints: ``edge.chunk_written``, ``edge.complete``, ``edge.spooled``, ``edge
 import errno
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -66,6 +65,8 @@ from .core.effects import (
     Ended,
     File,
     ForgetRound,
+    Keep,
+    Kept,
     Memory,
     OpenModel,
     OpenRound,
@@ -112,8 +113,8 @@ class _AtWork:
     updates: Manifest
     at_once: bool  # whether its jobs are small: all of them, so that none overtakes another
     signs: Signs | None  # of the sketches of its updates, where directions are looked at
-    places: dict[File, Place] = field(default_factory=dict)
-    """Where the journal has the small updates that were admitted."""
+    small: dict[File, bytes | Place] = field(default_factory=dict)
+    """The small updates that were admitted, or where the journal has them."""
 
 
 class EdgeStore:
@@ -139,7 +140,7 @@ class EdgeStore:
         self._checkpoint = checkpoint
         self._models = BlobStore(directory / "models", max_bytes=MAX_MODEL_BYTES)
         # Several agents get the same piece within moments.
-        self._read = lru_cache(maxsize=KEPT_PIECES)(self._models.read)
+        self._whole = lru_cache(maxsize=KEPT_PIECES)(self._completed)
         self._small: dict[str, bytes] = {}
         """Models that the journal has, with the memory that names them."""
         self._held: list[str] = []
@@ -149,7 +150,6 @@ class EdgeStore:
         """What the journal says."""
         self._kept = ForgetRound()
         self._round: _AtWork | None = None
-        self._unsynced: list[Admit] = []
 
     def _begin_round(self, opened: OpenRound) -> None:
         """Work for a round from now on; one of `_LOST` without its base."""
@@ -203,7 +203,7 @@ class EdgeStore:
         if one.offer is None:
             return Verdict(str(one.status))
         if place[1]:
-            at_work.places[_file(one)] = place
+            at_work.small[_file(one)] = place
         try:
             verdict = _look_at(at_work, self._content(at_work, _file(one)), one.offer.digest)
         except (OSError, ValueError):
@@ -225,7 +225,10 @@ class EdgeStore:
         if isinstance(message, TrainOrder):
             return replace(message, first=self._piece(message.model, 0, nbytes))
         assert isinstance(message, Chunk)
-        return replace(message, data=self._piece(message.digest, message.index, nbytes))
+        return self._whole(message, nbytes)
+
+    def _completed(self, chunk: Chunk, nbytes: int) -> Chunk:
+        return replace(chunk, data=self._piece(chunk.digest, chunk.index, nbytes))
 
     def _model(self, digest: str) -> bytes:
         small = self._small.get(digest)
@@ -236,7 +239,7 @@ class EdgeStore:
         if small is not None:
             return small[start : start + nbytes]
         try:
-            data = self._read(digest, start, nbytes)
+            data = self._models.read(digest, start, nbytes)
         except _LOST as error:
             raise self._lost(digest, str(error)) from error
         if len(data) != nbytes:
@@ -244,7 +247,7 @@ class EdgeStore:
         return data
 
     def _lost(self, digest: str, detail: str) -> ContentLostError:
-        self._read.cache_clear()
+        self._whole.cache_clear()
         with suppress(OSError):
             self._models.drop(digest)
         return ContentLostError(digest, detail[:200])
@@ -273,6 +276,7 @@ class EdgeStore:
                 self._checkpoint(effect.name)
             case Save():
                 self._save(effect.record)
+                return Kept(effect.owed) if effect.owed else None
             case WriteSpool():
                 self._spool.write(effect.file, effect.offset, effect.data)
                 self._checkpoint("edge.chunk_written")
@@ -319,51 +323,58 @@ class EdgeStore:
         self._journal.append(record)
 
     def _forget_round(self, kept: ForgetRound) -> None:
-        self._kept, self._unsynced = kept, []
+        self._kept = kept
         if self._round is None:  # else it is open on the disk, which had no room for its end
             self._spool.clear(kept.files)
 
-    def flush(self) -> Iterable[Input]:
-        """Admit the small updates that were complete together."""
-        batch, self._unsynced = self._unsynced, []
-        return self._admit(self._round, batch) if self._round is not None and batch else ()
+    def flush(self) -> None:
+        """Do nothing: no effect waits."""
 
     # -------------------------------------------------------------------- jobs
 
-    def job(self, effect: RunJob) -> Job | None:
-        """Prepare a job; small updates are admitted by the next flush."""
+    def job(self, effect: RunJob) -> Job:
+        """Prepare a job."""
         if isinstance(effect, FinishModel):
             return Job("model", partial(self._finish, effect), effect.size <= SMALL_BYTES)
         at_work = self._round
         assert at_work is not None
-        if isinstance(effect, Commit):
-            return Job("commit", partial(self._commit, effect, at_work), at_work.at_once)
-        assert isinstance(effect, Admit)
-        if effect.whole:
-            self._unsynced.append(effect)
-            return None
-        admit = partial(self._admit, at_work, [effect])
-        return Job("admit", lambda: admit()[0], at_work.at_once)
+        work: partial[Input]
+        match effect:
+            case Commit():
+                work = partial(self._commit, effect, at_work)
+            case Keep():
+                work = partial(self._keep, effect, at_work)
+            case _:
+                assert isinstance(effect, Admit)
+                work = partial(self._admit, effect, at_work)
+        return Job(type(effect).__name__.lower(), work, at_work.at_once)
 
-    def _admit(self, at_work: _AtWork, batch: Sequence[Admit]) -> list[Input]:
-        """Verify complete updates, and make those durable that are valid, with one sync."""
+    def _admit(self, admit: Admit, at_work: _AtWork) -> Input:
         try:
-            checked = [(admit, self._verdict(at_work, admit)) for admit in batch]
-            self._checkpoint("edge.complete")
-            for admit, verdict in checked:
-                if not verdict.valid:
-                    continue
-                ended = Ended(admit.key, admit.after_s, admit.offer)
-                if not admit.whole:
-                    self._spool.sync(_file(ended))
-                place = self._journal.append(ended, admit.whole)
-                if admit.whole:
-                    at_work.places[_file(ended)] = place
-            self._journal.sync()
-            self._checkpoint("edge.spooled")
+            verdict = self._verdict(at_work, admit)
         except OSError as error:
-            return [_failed(error, admit.key[2]) for admit in batch]
-        return [Admitted(admit.key, verdict) for admit, verdict in checked]
+            return _failed(error, admit.key[2])
+        self._checkpoint("edge.complete")
+        if admit.whole and verdict.valid:
+            at_work.small[admit.key[2], admit.offer.digest] = admit.whole
+        return Admitted(admit.key, verdict)
+
+    def _keep(self, keep: Keep, at_work: _AtWork) -> Input:
+        """Have updates in the journal, or in files that it names, with one sync for all."""
+        places: dict[File, Place] = {}
+        try:
+            self._spool.sync(*(_file(one) for one in keep.ended if _file(one) not in at_work.small))
+            for ended in keep.ended:
+                held = at_work.small.get(_file(ended), b"")
+                place = self._journal.append(ended, held if isinstance(held, bytes) else b"")
+                if held:
+                    places[_file(ended)] = place
+            self._journal.sync()
+        except OSError as error:
+            return Kept((), str(error)[:120])
+        at_work.small.update(places)
+        self._checkpoint("edge.spooled")
+        return Kept(tuple(one.key for one in keep.ended))
 
     def _verdict(self, at_work: _AtWork, admit: Admit) -> Verdict:
         offer, agent = admit.offer, admit.key[2]
@@ -374,8 +385,10 @@ class EdgeStore:
         return _look_at(at_work, content, offer.digest, admit.norm_limit)
 
     def _content(self, at_work: _AtWork, file: File) -> Buffer:
-        place = at_work.places.get(file)
-        return self._spool.content(file) if place is None else self._journal.data(place)
+        small = at_work.small.get(file)
+        if isinstance(small, tuple):
+            return self._journal.data(small)
+        return self._spool.content(file) if small is None else small
 
     def _commit(self, commit: Commit, at_work: _AtWork) -> Input:
         """Make base + mean a durable model, unless it is not finite."""

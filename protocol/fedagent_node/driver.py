@@ -5,7 +5,7 @@
 
 import functools
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -85,13 +85,13 @@ class Store(Protocol):
         """Perform a disk effect; return its result, if the core waits for one."""
 
     def job(self, effect: RunJob) -> Job | None:
-        """Prepare a job; None where its result comes with the next `flush`."""
+        """Prepare a job; None where another does it, and its result comes as an input."""
 
     def complete(self, message: AnyMessage, nbytes: int) -> AnyMessage:
         """Return a message with bytes that the store keeps, or raise `ContentLostError`."""
 
-    def flush(self) -> Iterable[Input]:
-        """Make durable what waits since the last flush; return the results."""
+    def flush(self) -> None:
+        """Write what may wait for others of its kind, and waits since the last flush."""
 
     def close(self) -> None:
         """Close the files. Idempotent."""
@@ -208,14 +208,15 @@ class Driver:
     ) -> Input | None:
         """Return what a payload is to the core; None of what was for the gate."""
         sender, proof = named_sender(where), b""
+        body: bytes | memoryview = payload
         if where.version != PROTOCOL_VERSION:
             return OtherVersion(sender, where.version, link)
         if self._gate is not None:
             opened = self._gate.open(topic, where, payload, link)
             if opened is None:
                 return None
-            sender, payload, proof = opened.sender, opened.body, opened.proof
-        message = decode(where.direction, payload)
+            sender, body, proof = opened.sender, opened.body, opened.proof
+        message = decode(where.direction, body)
         if kind(message) != where.kind:
             # What comes bare would let any message in.
             raise MalformedError(f"a {kind(message)} on a topic of another kind")
@@ -242,8 +243,7 @@ class Driver:
     def flush(self) -> None:
         """Make durable what the inputs since the last flush wrote."""
         try:
-            for result in self.store.flush():
-                self._handle(self.core.receive, result)
+            self.store.flush()
         except Exception as error:  # noqa: BLE001 - the owner decides
             self._on_error(error)
 

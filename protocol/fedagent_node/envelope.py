@@ -117,7 +117,7 @@ class Opened:
     """A message whose sender is certain; `proof` is its envelope without the body."""
 
     sender: str
-    body: bytes
+    body: bytes | memoryview
     proof: bytes
 
 
@@ -134,7 +134,7 @@ class Certifier(Protocol):
         """Return a certificate that is valid now; `EnvelopeError` with the reason if it is not."""
 
 
-def _parts(payload: bytes) -> tuple[bytes, int, bytes, bytes, bytes]:
+def _parts(payload: bytes) -> tuple[bytes, int, bytes, bytes, memoryview]:
     start, length = _HEADER.size, 0
     try:
         mark, version, flags, public, number, signature = _HEADER.unpack_from(payload)
@@ -146,12 +146,12 @@ def _parts(payload: bytes) -> tuple[bytes, int, bytes, bytes, bytes]:
     end = start + length
     if (mark, version) != (MARK, VERSION) or length > MAX_CERTIFICATE_BYTES or end > len(payload):
         raise EnvelopeError(Refusal.UNSIGNED)
-    return public, number, signature, payload[start:end], payload[end:]
+    return public, number, signature, payload[start:end], memoryview(payload)[end:]
 
 
-def signed_bytes(topic: str, number: int, body: bytes) -> bytes:
-    """Return what the signature of an envelope covers."""
-    return _SIGNED + topic.encode() + number.to_bytes(8) + hashlib.sha256(body).digest()
+def _signed(topic: str, number: int, hashed: bytes) -> bytes:
+    """Return what the signature of an envelope covers, by the SHA-256 of the body."""
+    return _SIGNED + topic.encode() + number.to_bytes(8) + hashed
 
 
 class _Sender:
@@ -213,13 +213,15 @@ class Gate:
 
     # ---------------------------------------------------------------------- out
 
-    def seal(self, topic: str, body: bytes, *, link: str = "", kind: str = "") -> bytes:
-        """Return the payload of a message."""
+    def seal(
+        self, topic: str, body: bytes, *, link: str = "", kind: str = "", hashed: bytes = b""
+    ) -> bytes:
+        """Return the payload of a message, the SHA-256 of whose body may be known."""
         if kind in BARE:
             return body
         self._number += 1
         number, identity = self._number, self._identity
-        signature = identity.sign(signed_bytes(topic, number, body))
+        signature = identity.sign(_signed(topic, number, hashed or hashlib.sha256(body).digest()))
         certifier, extra, flags = self.certifier, b"", 0
         if kind in CERTIFIED and certifier is not None and certifier.asked(link):
             der = certifier.own()
@@ -245,7 +247,7 @@ class Gate:
         sender = identity_of(public)
         if named not in ("", sender):
             raise EnvelopeError(Refusal.OTHER_KEY)
-        if not verify(public, signature, signed_bytes(topic, number, body)):
+        if not verify(public, signature, _signed(topic, number, hashlib.sha256(body).digest())):
             raise EnvelopeError(Refusal.BAD_SIGNATURE)
         known = self._senders.setdefault(sender, _Sender())
         self._senders.move_to_end(sender)
@@ -294,7 +296,7 @@ class Gate:
         body = _HEARD.pack(known.newest, sender.encode())
         self._publish(link, topic, self.seal(topic, body, link=link, kind=HEARD))
 
-    def _heard(self, peer: str, body: bytes) -> None:
+    def _heard(self, peer: str, body: bytes | memoryview) -> None:
         """Jump ahead of a number that a peer had under this identity, by a bounded step."""
         if len(body) != _HEARD.size:
             return

@@ -48,6 +48,8 @@ CHECK_S = 1.0
 """How often it is looked whether the broker answers, and between attempts whether it is urgent."""
 URGENT_S = 2.0
 """Longest pause between attempts while something is open that waits for the connection."""
+WRITE_BYTES = 64 * 1024
+"""What is published in one turn of the loop is written together, but for more than this."""
 BATCH = 256
 """Most packets that are read before others have their turn."""
 NO_BROKER = "the service at that port does not answer as an MQTT broker; check the port"
@@ -117,6 +119,8 @@ class Link:
         self._batch: list[Arrival] = []
         self._events: list[Callable[[], None]] = []
         self._writing = False
+        self._turn = False  # whether what waits is written at the end of this turn of the loop
+        self._unwritten = 0
         self._fd = -1
         self._task: asyncio.Task[None] | None = None
 
@@ -201,7 +205,12 @@ class Link:
                 self.pending_bytes += size
                 self.counters["sent"] += 1
                 self.counters["sent_bytes"] += size
-                self._write()
+                self._unwritten += size
+                if self._unwritten >= WRITE_BYTES:
+                    self._write()
+                elif not self._turn:
+                    self._turn = True
+                    self._loop.call_soon(self._write)
                 return True
         self.counters[f"refused_{refused}"] += 1
         return False
@@ -290,7 +299,7 @@ class Link:
     # ----------------------------------------------------------- read and write
 
     def _read(self) -> None:
-        client, left = self._client, BATCH
+        client, left, self._turn = self._client, BATCH, True
         while client.loop_read() == _OK and client.has_more and left:
             left -= 1
         if not left:
@@ -305,7 +314,7 @@ class Link:
 
     def _write(self) -> None:
         """Write what waits, and be called again when there is room for more."""
-        client = self._client
+        client, self._turn, self._unwritten = self._client, False, 0
         if client.want_write():
             client.loop_write()
         wanted = self._fd >= 0 and client.want_write()

@@ -6,6 +6,7 @@ returns when `stop` is set; the shell closes what they opened.
 
 import asyncio
 import functools
+import hashlib
 import logging
 import math
 import sys
@@ -25,7 +26,7 @@ from fedagent_node.site.membership import Membership, Renew
 from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.messages import AnyMessage, Hello, kind
+from fedagent_protocol.messages import AnyMessage, Chunk, Hello, kind
 
 from .address import BrokerAddress, TlsFiles
 from .data_dir import Identity, count_start, hold_data_dir, load_or_create, store_starts
@@ -68,6 +69,7 @@ class Shell:
     Args:
         fatal: Errors that end the process; others are logged and counted, and it goes on.
         needs_reader: End when nobody reads the events any more.
+        shared_chunks: How many that went out last may go out to others too: framed once for all.
     """
 
     gate: Gate
@@ -82,11 +84,13 @@ class Shell:
         fatal: tuple[type[Exception], ...],
         show: Callable[[Emit], None],
         needs_reader: bool = True,
+        shared_chunks: int = 0,
     ) -> None:
         self._config = config
         self._fatal = fatal
         self._show = show
         self._needs_reader = needs_reader
+        self._framed = functools.lru_cache(maxsize=shared_chunks)(_framed)
         self.directory = Path(config.data_dir)
         self.tls: TlsFiles | None = config.tls.files() if config.tls is not None else None
         """Certificate files that somebody made by hand; they go before those of the site."""
@@ -419,7 +423,9 @@ class Shell:
             return True  # nobody is there yet
         if isinstance(message, Hello):  # with the device's address, for people
             message = structs.replace(message, address=link.local_address[:64])
-        payload = self.gate.seal(topic, encode(message), link=name, kind=kind(message))
+        framed = self._framed if isinstance(message, Chunk) else _framed
+        body, hashed = framed(message)
+        payload = self.gate.seal(topic, body, link=name, kind=kind(message), hashed=hashed)
         return link.publish(topic, payload, qos=int(len(payload) >= PACED_BYTES))
 
     def change(self, effect: Connect) -> None:
@@ -522,3 +528,9 @@ class Shell:
             self._store.close()
         if self._broker is not None:
             await self._broker.stop()
+
+
+def _framed(message: AnyMessage) -> tuple[bytes, bytes]:
+    """Return a message's bytes, and their SHA-256."""
+    body = encode(message)
+    return body, hashlib.sha256(body).digest()

@@ -52,7 +52,7 @@ def encode(message: AnyMessage) -> bytes:
     return payload
 
 
-def decode(direction: Direction, payload: bytes) -> AnyMessage:
+def decode(direction: Direction, payload: bytes | memoryview) -> AnyMessage:
     """Decode one payload.
 
     Raises:
@@ -62,7 +62,7 @@ def decode(direction: Direction, payload: bytes) -> AnyMessage:
     return decode_with(_decoders[direction], payload, "payload", MAX_PAYLOAD_BYTES)
 
 
-def decode_with(decoder: Decoder[T], payload: bytes, what: str, limit: int) -> T:
+def decode_with(decoder: Decoder[T], payload: bytes | memoryview, what: str, limit: int) -> T:
     """Decode bytes of another kind; raises what `decode` raises."""
     if len(payload) > limit:
         raise OversizeError(what, len(payload), limit)

@@ -127,7 +127,7 @@ def test_chunks_follow_the_edges_credit_and_are_the_update(uploader: HandEdge) -
     assert [c.index for c in chunks] == list(range(4, 20, 2))
     assert offer.first + b"".join(c.data for c in chunks) == BODY
     uploader.now += 2.0
-    uploader.receipt(offer)
+    uploader.say(need(offer))
     rate = uploader.core.sessions[EDGE].measured.upload_bps
     assert rate == pytest.approx(8 * len(BODY) / 2.0)
 

@@ -109,9 +109,7 @@ class ToyAgent:
             case m.Need():
                 self._need(message, f)
             case m.Receipt():
-                self.receipts.append(message)
-                if self.offer is not None and message.digest == self.offer.digest:
-                    self.offer = None
+                self._receipt(message)
             case m.RoundClosed():
                 self.closed.append(message.round)
             case m.Probe():
@@ -119,7 +117,14 @@ class ToyAgent:
             case _:
                 pass
 
+    def _receipt(self, receipt: m.Receipt) -> None:
+        self.receipts.append(receipt)
+        if self.offer is not None and receipt.digest == self.offer.digest:
+            self.offer = None
+
     def _ordered(self, order: m.TrainOrder, f: "Field") -> None:
+        if order.receipt is not None:
+            self._receipt(order.receipt)
         again = bool(self.orders) and self.orders[-1].round == order.round
         self.orders.append(order)
         if self.decline is not None:

@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_edge import spool
+from fedagent_edge.core import updates
 from fedagent_edge.core.effects import LAN, Memory, Record
 from fedagent_edge.spool import Journal, Place
 from fedagent_edge.store import EdgeStateError, EdgeStore
@@ -38,11 +39,13 @@ def _field(directory: Path, size: int) -> Field:
 @pytest.mark.parametrize("size", [64, 100_000], ids=["small", "large"])
 @pytest.mark.parametrize(("point", "durable"), [("edge.complete", False), ("edge.spooled", True)])
 def test_a_restart_counts_who_declined_too_late_only_if_its_update_was_durable(
-    tmp_path: Path, point: str, durable: bool, size: int
+    tmp_path: Path, point: str, durable: bool, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(updates, "KEEP_S", 0.0)
     field = _field(tmp_path, size)
     agent = field.agents["a1"]
     agent.work_s, agent.chunk_bytes = 100.0, 512 * 1024
+    field.agents["a2"].work_s = 2.2  # else the round ends before anything is spooled
     field.order(deadline_ms=3000, max_wait_ms=4000)
     field.run_for(2.0)
     field.kill_at = point

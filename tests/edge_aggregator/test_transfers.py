@@ -7,6 +7,7 @@ from msgspec import structs
 
 from fedagent_edge.core import rounds
 from fedagent_edge.core.effects import LAN
+from fedagent_edge.core.updates import KEEP_S
 from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
@@ -90,6 +91,7 @@ def test_what_waits_for_the_dead_is_bounded_and_keeps_nobody_waiting(tmp_path: P
         sent = {name: len(out.sender._sent) for (name, _), out in outlets.items()}
         assert sum(sent.values()) <= 4 * 32
     assert not sent["a19"]
+    assert field.core.exchange.next_due() > field.now + 60.0, "nobody wakes for the dead"
     field.to_edge("a19", need)
     field.run_for(1)
     assert len(outlets["a19", field.digest].sender._sent) == 32
@@ -133,6 +135,7 @@ def test_a_whole_update_is_not_taken_back(
     assert [(o.status, o.valid, o.used) for o in report.outcomes] == [("arrived", True, True)] * 2
     model = encode_tensors(expected_mean(size, {"a0": 10.0, "a1": 10.0}))
     assert report.model == digest_of(model)
+    field.run_for(KEEP_S)
     assert [r.status for r in agent.receipts] == [m.ReceiptStatus.ACCEPTED]
 
 
@@ -146,6 +149,7 @@ def test_a_round_that_is_given_up_pays_what_is_still_being_checked(tmp_path: Pat
     report = field.run_until_report()
     assert (report.failed, report.used) == ("the edge's disk is full", 0)
     assert [(o.status, o.valid) for o in report.outcomes] == [("arrived", True), ("missed", False)]
+    field.run_for(KEEP_S)
     assert field.agents["a0"].receipts[0].status is m.ReceiptStatus.ACCEPTED
 
 

@@ -157,17 +157,19 @@ class Field(Played):
             progress=self.progress,
             learning=self.learning,
             indices=MemoryIndices(),
-            in_books=self._in_books,
+            paid_at=self._paid_at,
             witness=lambda _edge, _head: None,
             clock=lambda: self.kernel.now,
         )
         engine.run.models.chunk_bytes = 1024
         self.drive(engine, self)
 
-    def _in_books(self, round_: int, edge: str) -> bool:
+    def _paid_at(self, round_: int, edge: str) -> frozenset[str] | None:
         settled = self.settled.get(round_)
         results = settled.edges if settled is not None else ()
-        return any(result.edge == edge and result.failed != SILENT for result in results)
+        if not any(result.edge == edge and result.failed != SILENT for result in results):
+            return None
+        return frozenset(one.id for toy in self.edges if toy.id == edge for one in toy.agents)
 
     @property
     def indices(self) -> MemoryIndices:
@@ -258,8 +260,7 @@ class Field(Played):
             case _:
                 return message
 
-    def flush(self) -> tuple[Input, ...]:
-        return ()
+    def flush(self) -> None: ...
 
     def close(self) -> None: ...
 

@@ -41,4 +41,4 @@ def read(direction: Direction, payload: bytes) -> AnyMessage:
 
 def bare(payload: bytes) -> bytes:
     """Return what is in an envelope; bytes without one as they are."""
-    return _parts(payload)[-1] if payload[:1] == b"\xc1" else payload
+    return bytes(_parts(payload)[-1]) if payload[:1] == b"\xc1" else payload

@@ -148,18 +148,25 @@ def trainings(played: "Played") -> None:
 
 
 def receipts(played: "Played") -> None:
-    """One word on each update: paid or not, and the report keeps it."""
+    """One word on each update, which the report keeps; what is promised is paid, or void."""
     words: dict[tuple[str, str, int], set[m.ReceiptStatus]] = defaultdict(set)
     for one in played.wire.said(m.Receipt):
         words[one.sender, one.to, one.message.round].add(one.message.status)
+    for order in played.wire.said(m.TrainOrder):
+        if (said := order.message.receipt) is not None:
+            words[order.sender, order.to, said.round].add(said.status)
+    paid = {(name, number) for number, name in played.ending.paid}
     outcomes = {
         (one.sender, outcome.agent, one.message.round): outcome
         for one in played.wire.said(m.RoundReport)
         for outcome in one.message.outcomes
     }
     for key, told in words.items():
-        final = told - {m.ReceiptStatus.EXPIRED}
+        final = told - {m.ReceiptStatus.EXPIRED, m.ReceiptStatus.VOID}
         assert len(final) <= 1, f"{key} was told {final}"
+        if final & set(PAID) and not played.wire.liars:
+            was = (played.here.names[key[1]], key[2]) in paid
+            assert was is not (m.ReceiptStatus.VOID in told), f"{key} is paid: {was}, told {told}"
         if final & set(PAID) and key in outcomes and key[0] not in played.wire.liars:
             assert outcomes[key].valid, f"{key} was told {final}, and reported as not valid"
 

@@ -104,7 +104,7 @@ def test_a_cohort_below_the_least_is_void_and_nothing_is_released(world: Make, s
 
 def test_an_edge_that_restarts_has_no_sum_and_goes_on(world: Make) -> None:
     here = devices(world, 4, MASKS, "rounds.count=2", "rounds.every_s=10")
-    played = here.kill("edge", at="receipted").run(checked=False)
+    played = here.kill("edge", at="complete").run(checked=False)
     first, second = reports(played)
     assert first.failed == "secure aggregation: the edge was restarted in the round"
     assert (second.failed, second.used) == ("", 4)

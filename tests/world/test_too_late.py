@@ -99,8 +99,8 @@ ROWS = {
         slow_s=3.5,
         disturb=partial(out_of_reach, seconds=MAX_WAIT_S + 1.0),
     ),
-    "report too late": Row("receipt_accepted", "missed", disturb=silent_edge),
-    "restart": Row("receipt_accepted", "", slow_s=2.0, disturb=restart),
+    "report too late": Row("receipt_accepted receipt_void", "missed", disturb=silent_edge),
+    "restart": Row("receipt_accepted receipt_void", "", slow_s=2.0, disturb=restart),
 }
 
 
@@ -122,7 +122,7 @@ def test_a_row_of_the_table_holds_from_the_device_to_the_ledger(tmp_path: Path, 
     here.kernel.after(18.0, lambda: found.append(told(here.agents[SLOW])))
     ending = here.run(seconds=19.0)
     assert ending.balanced, ending.problems
-    assert found == [[row.told]]
+    assert found == [row.told.split()]
     with open_reader(here.coordinator.directory) as read:
         outcomes = [
             (one.status, one.used, bool(one.paid_micro))

@@ -271,6 +271,10 @@ class AgentCore:
     def _on_order(self, session: Session, order: TrainOrder, now: float) -> list[Effect]:
         """Train, offer again what was trained, ask for the word on the task, or decline."""
         key = Key(session.edge, order.run, order.round)
+        before = self.uploads.receipt(session, order.receipt, now) if order.receipt else []
+        return before + self._ordered(session, key, order, now)
+
+    def _ordered(self, session: Session, key: Key, order: TrainOrder, now: float) -> list[Effect]:
         if (offer := self.uploads.offer_again(key, now)) is not None:
             self.peers.ordered(order)
             return offer

@@ -8,7 +8,14 @@ from functools import partial
 from msgspec import structs
 
 from fedagent_node.effects import Effect, Emit, Send
-from fedagent_protocol.messages import Chunk, ContextReport, Need, Receipt, TrainOrder
+from fedagent_protocol.messages import (
+    Chunk,
+    ContextReport,
+    Need,
+    Receipt,
+    ReceiptStatus,
+    TrainOrder,
+)
 from fedagent_protocol.transfer import PIECE_BYTES, Layout, Pace, Sender
 
 from .effects import CarryUpdate, DropUpdate, Key, PendingUpdate, Timer, UpdateStored
@@ -151,26 +158,29 @@ class Uploads:
         if upload is None:
             self._counters["need_unknown"] += 1
             return []
+        offer = upload.update.offer
+        # The edge has all of it. A small one's time is the way there, a repeated one's silence.
+        whole = not need.ranges and upload.offers == 1 and not offer.made_in
+        if whole and offer.size > PIECE_BYTES:
+            session.measured.note_upload(offer.size, now - upload.offered_at)
         return upload.need(need, self._at_link(session.edge), session.measured.up, now)
 
-    def receipt(self, session: Session, receipt: Receipt, now: float) -> list[Effect]:
+    def receipt(self, session: Session, receipt: Receipt, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
         """Forget an update that the edge receipts."""
-        upload = self._of(session.edge, receipt)
-        if upload is None:
+        upload, void = self._of(session.edge, receipt), receipt.status is ReceiptStatus.VOID
+        if upload is None and not void:
             self._counters["receipt_unknown"] += 1
             return []
         self._counters[f"receipt_{receipt.status}"] += 1
-        offer = upload.update.offer
-        # A small update's time is the edge's disk, and a repeated one's is silence.
-        if upload.offers == 1 and offer.size > PIECE_BYTES and not offer.made_in:
-            session.measured.note_upload(offer.size, now - upload.offered_at)
         fields = {
             "round": receipt.round,
             "edge": session.edge,
             "status": str(receipt.status),
             "reason": receipt.reason,
         }
-        return [self._end(upload.update.key), Emit("receipt", fields)]
+        key = Key(session.edge, receipt.run, receipt.round)
+        ended: list[Effect] = [self._end(key)] if key in self.by_key else []
+        return [*ended, Emit("receipt", fields)]
 
     def closed(self, key: Key, *, kept: bool) -> list[Effect]:
         """Forget an update whose round is over without a receipt, unless its edge may want it."""

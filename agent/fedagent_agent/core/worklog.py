@@ -79,6 +79,10 @@ class WorkLog:
                 self._rounds[edge, number] = f"{begun}gone on with in round {number}, "
             case "receipt":
                 reason = safe_text(data["reason"], limit=100)
+                if data["status"] == ReceiptStatus.VOID:
+                    self._rounds.pop((edge, number), None)
+                    where = self._edges.get(edge, edge[:8])
+                    return [LogLine(f"round {number} at {where}: void: {reason}", loud=True)]
                 end = _ENDS.get(ReceiptStatus(str(data["status"])), str(data["status"]))
                 return self._end(edge, number, end.format(reason=reason), now)
             case "abandoned":

@@ -82,13 +82,13 @@ class Engine:
         progress: Progress,
         learning: Learning,
         indices: Indices,
-        in_books: Callable[[int, str], bool],
+        paid_at: Callable[[int, str], frozenset[str] | None],
         clock: Callable[[], float],
         witness: Callable[[str, LedgerHead], None],
     ) -> None:
         if unmet := unmet_needs(learning.policy.needs, settings.opinions):
             raise NeedsUnmetError(settings.recipe.policy.name, unmet, ())
-        self.run = Run(settings, progress, learning, indices, in_books, clock)
+        self.run = Run(settings, progress, learning, indices, paid_at, clock)
         self.counters = self.run.counters
         self.phase: Phase = Idle(self.run, None)
         self._witness, self._first_at = witness, progress.open_at
@@ -362,9 +362,12 @@ class Engine:
         if isinstance(self.phase, Ordered) and self.phase.expects(edge.id, report.round):
             self._enter(self.phase.receive_report(edge.id, report, now), now)
         elif report.round <= run.numbers.settled:
-            too_late = not run.in_books(report.round, edge.id)
-            self.counters["report_too_late"] += too_late
-            run.send(edge.id, ReportReceipt(round=report.round, too_late=too_late))
+            paid = run.paid_at(report.round, edge.id)
+            self.counters["report_too_late"] += paid is None
+            valid = (one.agent for one in report.outcomes if one.valid)
+            unpaid = () if paid is None else tuple(one for one in valid if one not in paid)
+            receipt = ReportReceipt(round=report.round, too_late=paid is None, unpaid=unpaid)
+            run.send(edge.id, receipt)
 
     def _answer(self, received: Received, message: AnswerMessage, now: float) -> None:
         edge = self._answering(received, message, now)

@@ -82,7 +82,7 @@ class Run:
         progress: Where it stands.
         learning: It learns when the store performs `Learn`.
         indices: Run-wide indices of clients and edges.
-        in_books: Whether the report of an edge for a round was settled.
+        paid_at: Who was paid for a round at an edge; None where no report of it was settled.
         clock: For durations only; the caller's idea of now otherwise.
     """
 
@@ -95,11 +95,11 @@ class Run:
         progress: Progress,
         learning: Learning,
         indices: Indices,
-        in_books: Callable[[int, str], bool],
+        paid_at: Callable[[int, str], frozenset[str] | None],
         clock: Callable[[], float],
     ) -> None:
         recipe = settings.recipe
-        self.settings, self.indices, self.in_books = settings, indices, in_books
+        self.settings, self.indices, self.paid_at = settings, indices, paid_at
         self.counters: Counter[str] = Counter()
         self._effects: list[Effect] = []
         self._last: list[Effect] = []

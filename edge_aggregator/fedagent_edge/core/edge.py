@@ -38,6 +38,7 @@ from .effects import (
     DiskTried,
     EdgeState,
     Ignored,
+    Kept,
     OpenModel,
     ReopenedRound,
     TryDisk,
@@ -88,6 +89,7 @@ class EdgeCore:
             LinkUp: self._link_up,
             TakenOver: self._taken_over,
             Admitted: updates.admitted,
+            Kept: self._kept,
             DiskFailed: self._disk_failed,
             Committed: self._committed,
             DiskTried: self._disk_tried,
@@ -121,7 +123,7 @@ class EdgeCore:
             m.RevocationsNeed: self._show_revocations,
             m.RoundOpen: _bare(rounds.open),
             m.RoundOrder: _bare(rounds.order),
-            m.ReportReceipt: _bare(self.upstream.receipt),
+            m.ReportReceipt: _bare(self._report_receipt),
             m.GlobalModel: _bare(self._global_model),
             m.Chunk: _bare(self.exchange.chunk),
             m.Need: self.exchange.need_up,
@@ -296,6 +298,10 @@ class EdgeCore:
         shown = m.Revocations(number=state.crl, crl=state.crl_pem)
         return [Send(COORDINATOR, shown)] if state.crl_pem else []
 
+    def _report_receipt(self, receipt: m.ReportReceipt, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
+        self.upstream.receipt(receipt)
+        return self.rounds.updates.settled(receipt)
+
     def _global_model(self, model: m.GlobalModel, now: float) -> list[Effect]:
         if model.digest == self.memory.model:
             return [self.upstream.status(now)]
@@ -368,6 +374,12 @@ class EdgeCore:
         said = self.rounds.model_lost(lost.digest, lost.detail, now)
         return [*said, self.upstream.status(now)]
 
+    def _kept(self, kept: Kept, now: float) -> list[Effect]:
+        if kept.refused:
+            self.counters["disk_failed"] += 1
+            self._look_for_room(now)
+        return self.rounds.updates.were_kept(kept, now)
+
     def _committed(self, done: Committed, now: float) -> list[Effect]:
         effects = self.rounds.committed(done, now)
         if done.refused:
@@ -387,7 +399,8 @@ class EdgeCore:
             return self.rounds.updates.disk_failed(failed, now)
         if not digest:
             self.rounds.fail(f"the edge's disk is full: {failed.detail}")
-        if not digest or not self.exchange.forget(digest):
+            return self.rounds.updates.not_saved()
+        if not self.exchange.forget(digest):
             return []
         if digest == self.memory.once:
             return self.exchange.once_finished(ModelFinished(digest, 0, failed.detail), now)
@@ -398,6 +411,7 @@ class EdgeCore:
         before, self.state.trouble = self.state.trouble, result.refused
         # With room again, what could not be saved is.
         effects: list[Effect] = [] if result.refused else [self.state.save()]
+        self.rounds.updates.unsaved &= bool(result.refused)
         if result.refused:
             self._look_for_room(now)
         if bool(before) == bool(result.refused):
@@ -461,7 +475,7 @@ class EdgeCore:
         """Return when `tick` is wanted."""
         now = self._now
         activities = min(self.rounds.next_due(now), self.evaluations.next_due(now))
-        sessions = min(self.upstream.next_due(), self.exchange.next_due(now))
+        sessions = min(self.upstream.next_due(), self.exchange.next_due())
         return min(activities, sessions, self._beacon_at, self._search_at, self._room_at)
 
     def urgent(self) -> bool:

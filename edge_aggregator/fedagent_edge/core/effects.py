@@ -13,6 +13,7 @@ from fedagent_protocol.messages import (
     EdgeHello,
     LedgerHead,
     OutcomeStatus,
+    Receipt,
     RoundOrder,
     RoundReport,
     TaskClaim,
@@ -70,6 +71,8 @@ class Memory(Struct, kw_only=True, tag=True):
     """The newest updates of the run, and how its devices were aligned: what is usual here."""
     mask_liars: tuple[str, ...] = ()
     """The newest that gave false shares in this run: they are in none of its masks any more."""
+    void: dict[str, Receipt] = {}
+    """What agents that were away are to hear of work that is not paid."""
 
     def bar(self, agent: str) -> None:
         """Let an agent into no masks of this run any more."""
@@ -158,6 +161,8 @@ class Save(Write, frozen=True):
     """Note what a restart must know: a state durably, the rest with the next promise."""
 
     record: Record
+    owed: tuple[Key, ...] = ()
+    """Updates that this state makes durable: `Kept`."""
 
 
 class ForgetRound(Write, frozen=True):
@@ -205,10 +210,7 @@ class DiskTried(Input, frozen=True):
 
 
 class Admit(RunJob, frozen=True):
-    """Verify a complete update and make it durable if it is valid: `Admitted`, or `DiskFailed`.
-
-    Results keep the order of asking.
-    """
+    """Verify a complete update: `Admitted`, or `DiskFailed`. Results keep the order of asking."""
 
     key: Key
     offer: UpdateOffer
@@ -221,10 +223,23 @@ class Admit(RunJob, frozen=True):
 
 
 class Admitted(Input, frozen=True):
-    """The verdict on an update, which is on the disk if it is valid."""
+    """The verdict on an update; one that is valid is not durable yet."""
 
     key: Key
     verdict: Verdict
+
+
+class Keep(RunJob, frozen=True):
+    """Make valid updates durable, in the order in which they came, with one sync: `Kept`."""
+
+    ended: tuple[Ended, ...]
+
+
+class Kept(Input, frozen=True):
+    """Updates that survive a power cut from now on; or why the disk did not take them."""
+
+    keys: tuple[Key, ...]
+    refused: str = ""
 
 
 class Commit(RunJob, frozen=True):

@@ -35,8 +35,6 @@ OUT_BYTES = 32 << 20
 wait in the broker's memory."""
 QUIET_S = 10.0
 """An agent that asks for nothing for so long gets nothing, and holds up none that wait for room."""
-WAITING_S = 0.5
-"""How often it is looked whether there is room."""
 ONCE_AGAIN_S = 5.0
 """How long after what devices get once could not be used it is asked for again."""
 
@@ -268,9 +266,10 @@ class Exchange:
                 self._book(out, 0)
         return effects + self._pump(now)
 
-    def next_due(self, now: float) -> float:
+    def next_due(self) -> float:
         """Return when `tick` is wanted."""
         dues = [receiver.due for receiver in self._in.values() if receiver.due is not None]
         if self._waiting:
-            dues.append(now + WAITING_S)
+            # Who is quiet gives its room back.
+            dues += [out.heard_at + QUIET_S for out in self._out.values() if out.booked]
         return min([*dues, self._once_again_at])

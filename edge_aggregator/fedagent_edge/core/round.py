@@ -14,6 +14,7 @@ from fedagent_protocol.messages import (
     Assignment,
     Outcome,
     OutcomeStatus,
+    Receipt,
     ReceiptStatus,
     RoundOrder,
     RoundReport,
@@ -104,6 +105,7 @@ class Client:
     verdict: Verdict = NO_VERDICT
     told: Contribution | None = None
     weighed: Weighed = UNWEIGHED
+    before: Receipt | None = None  # of its update in the round before, which its order brings
 
     @property
     def agent(self) -> str:
@@ -146,8 +148,16 @@ class Client:
 
     @property
     def ended(self) -> Ended:
-        """What the disk is to know of an end without an update."""
-        return Ended(self.key, self.after_s or 0.0, None, self.status, self.reason)
+        """What the disk is to know of its end."""
+        offer = None if self.verdict is NO_VERDICT else self.offer
+        return Ended(self.key, self.after_s or 0.0, offer, self.status, self.reason)
+
+    def word(self) -> Receipt:
+        """Return what it hears of its update, once that is decided."""
+        status, offer = self.receipt, self.offer
+        assert status is not None
+        assert offer is not None
+        return receipt_of(offer, status, self.reason)
 
     def ordered(self, now: float) -> None:
         """Note that the order goes out; it is repeated ever more seldom."""
@@ -349,6 +359,7 @@ class Round:
             made_from=kept.base if kept is not None else "",
             releases=assignment.releases,
             assigned=assignment.assigned,
+            receipt=client.before,
         )
 
     def restore(self, known: Ended, verdict: Verdict) -> None:
@@ -455,3 +466,10 @@ class Round:
             local_steps=0.0 if failed else self.sums.local_steps,
             timing_ms={"aggregate": round((self.after(now) - self.closed_s) * 1e3, 3)},
         )
+
+
+def receipt_of(offer: UpdateOffer, status: ReceiptStatus, reason: str) -> Receipt:
+    """Return the word on an update."""
+    return Receipt(
+        run=offer.run, round=offer.round, digest=offer.digest, status=status, reason=reason[:200]
+    )

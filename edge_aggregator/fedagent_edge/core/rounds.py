@@ -66,13 +66,14 @@ class Rounds:
         layout = self.state.layout(max(1, memory.model_bytes))  # refused without a model
         return Round(memory.run, order, memory.model, layout, began_at, weighing, usual)
 
-    def _begin(self, rnd: Round) -> None:
-        self.updates.begin(rnd)
+    def _begin(self, rnd: Round) -> list[Effect]:
+        effects = self.updates.begin(rnd)
         self.state.memory.open_round = rnd.number
         if rnd.weighing.ring is not None:
             rnd.masking = Masking(
                 rnd.order, rnd.weighing.secure, self.state, rnd.began_at, rnd.ended
             )
+        return effects
 
     @property
     def live(self) -> Round | None:
@@ -111,7 +112,8 @@ class Rounds:
         if lacks_base and self._exchange.expects(order.base):
             self.waiting = order
             return []
-        effects = self.drop(now)
+        # Its receipt says whether all of it is paid.
+        effects = self._upstream.report_again(now) + self.drop(now)
         memory.last_round, memory.report = order.round, None
         rnd = self._make(order, now)
         refusal = rnd.weighing.refusal
@@ -124,7 +126,7 @@ class Rounds:
         if refusal:
             rnd.outcomes = tuple(_not_paid(agent, 0, refusal, gone=True) for agent in rnd.clients)
             return effects + self._report(rnd, refusal, now)
-        self._begin(rnd)
+        effects += self._begin(rnd)
         opened = OpenRound(run=rnd.run, order=order, base=rnd.base, began_at=now)
         effects += [Save(opened), Mark("edge.round_saved")]
         for agent, client in rnd.clients.items():
@@ -154,7 +156,7 @@ class Rounds:
         if rnd is None:
             return []
         effects = self._close(rnd, now) if rnd.is_open else []
-        return effects + self._over(rnd)
+        return effects + self.updates.give_up(rnd) + self._over(rnd)
 
     def _over(self, rnd: Round) -> list[Effect]:
         rnd.phase, self.state.memory.open_round = Phase.OVER, 0
@@ -193,17 +195,17 @@ class Rounds:
 
     def hello(self, agent: str, now: float) -> list[Effect]:
         """Go on with an agent that came, or came back."""
-        client = self.updates.client(agent)
+        client, effects = self.updates.client(agent), self.updates.hear_void(agent)
         if client is None:
-            return []
+            return effects
         client.come_back()
         if client.stage is Stage.WORKING:
-            return self._order(client, now)
+            return effects + self._order(client, now)
         if client.stage is not Stage.SENDING:
-            return []
+            return effects
         # Its credit may have been lost with the connection.
         self.updates.uploads.take_back(client)
-        return self.updates.uploads.grant(client, now)
+        return effects + self.updates.uploads.grant(client, now)
 
     def wanted(self, agent: str, digest: str) -> Layout | None:
         """Return how a model is cut that an agent is to train from; None for no such model."""
@@ -314,6 +316,7 @@ class Rounds:
             size=memory.model_bytes,
             chunk_bytes=self.state.config.chunk_bytes,
         )
+        self.updates.reported(report)
         with_chunk = rnd.order.want_model and len(report.outcomes) <= OUTCOMES_WITH_CHUNK
         send = self._upstream.report(report, now, first if with_chunk and not failed else b"")
         event: dict[str, object] = {
@@ -332,8 +335,10 @@ class Rounds:
     def tick(self, now: float) -> list[Effect]:
         """Do what is due, and close the round if it is over."""
         rnd, effects = self.live, list[Effect]()
+        if now >= self.updates.keep_at:
+            effects += self.updates.keep()
         if rnd is None:
-            return []
+            return effects
         if rnd.masking is not None:
             effects += rnd.masking.tick(now) + self._leave_out(rnd, rnd.masking, now)
         if rnd.is_open:
@@ -345,9 +350,9 @@ class Rounds:
 
     def next_due(self, now: float) -> float:
         """Return when `tick` is wanted."""
-        rnd, dues = self.live, [float("inf")]
+        rnd, dues = self.live, [self.updates.keep_at]
         if rnd is None:
-            return float("inf")
+            return self.updates.keep_at
         if rnd.masking is not None:
             dues.append(rnd.masking.next_due())
         if rnd.is_open:

@@ -12,15 +12,20 @@ from fedagent_protocol.messages import (
     LEFT,
     Chunk,
     Decline,
+    Need,
+    Outcome,
     OutcomeStatus,
     Receipt,
     ReceiptStatus,
+    ReportReceipt,
     RoundClosed,
+    RoundReport,
     UpdateOffer,
 )
 from fedagent_protocol.tensors import MAX_HEADER_BYTES
 from fedagent_protocol.transfer import Layout
 
+from .admission import SMALL_BYTES
 from .effects import (
     Admit,
     Admitted,
@@ -29,11 +34,13 @@ from .effects import (
     EdgeState,
     ForgetRound,
     Ignored,
+    Keep,
+    Kept,
     Save,
     WriteSpool,
 )
 from .exchange import Exchange
-from .round import Client, Phase, Round, Stage, Work
+from .round import RECEIPTS, Client, Phase, Round, Stage, Work, receipt_of
 from .uploads import Uploads
 
 SMALLEST_CHUNK = 16 * 1024
@@ -42,6 +49,16 @@ MOST_BYTES_MASKED = 4
 """A masked number is of 8 bytes, that of a model of 2 or more."""
 KEPT_BYTES = 256 << 20
 """Bound on the files of unfinished updates; the oldest go first."""
+KEEP_S = 1.0
+"""How long an admitted update waits for the end of its round: what is in a model that is on the
+disk needs no place of its own. Its agent has it until the receipt."""
+HELD_BYTES = 8 << 20
+"""So much of small updates is held in memory at most."""
+REPORTS = 2
+"""Reports whose receipt may still say that work in them is not paid."""
+NO_DIGEST = "0" * 64
+VOID = "not paid: the coordinator settled the round without it"
+MAX_VOID = 1024
 
 
 class Updates:
@@ -55,6 +72,15 @@ class Updates:
         self.uploads = Uploads(state.config.credit_bytes)
         self.kept: dict[str, Work] = {}
         self.most_kept_bytes = KEPT_BYTES
+        self.owed: dict[str, Client] = {}
+        """Those that are admitted and have no receipt; it waits for the disk or the coordinator."""
+        self.keep_at = float("inf")
+        self.unsaved = False
+        """Whether the disk had no room for the end of the newest round."""
+        self._not_kept: dict[str, Client] = {}
+        self._held_bytes = 0
+        report = state.memory.report
+        self._reported = {report.round: report} if report is not None else {}
         self._state = state
         self._counters = state.counters
         self._exchange = exchange
@@ -85,6 +111,8 @@ class Updates:
         client.come_back()
         client.answered = True
         known, effects = client.offer, list[Effect]()
+        if client.agent in self.owed:
+            return []
         if (again := _again(client, offer)) is not None:
             return [again]
         if known is None:
@@ -166,7 +194,10 @@ class Updates:
         if client.round.is_small(offer, data):
             return self._check(client, event, data)
         effects: list[Effect] = [WriteSpool(client.file, index * offer.chunk_bytes, data)]
-        return effects + self._check(client, event) if receiver.complete else effects
+        if not receiver.complete:
+            return effects
+        whole = Need(run=offer.run, round=offer.round, digest=offer.digest, ranges=())
+        return [*effects, Send(client.agent, whole), *self._check(client, event)]
 
     def _check(self, client: Client, event: Received, whole: bytes = b"") -> list[Effect]:
         rnd = client.round
@@ -179,7 +210,7 @@ class Updates:
         return [Admit(client.key, client.offer, client.after_s, limit, edge, whole)]
 
     def admitted(self, event: Admitted, now: float) -> list[Effect]:
-        """Take in the verdict on an update: it is durable, so that the receipt may go out."""
+        """Take in the verdict on an update; a valid one is owed a receipt."""
         run, number, agent = event.key
         rnd, verdict = self.named(run, number), event.verdict
         client = rnd.clients.get(agent) if rnd is not None else None
@@ -192,8 +223,87 @@ class Updates:
         status = client.receipt
         assert status is not None
         self._counters[f"updates_{status.name.lower()}"] += 1
-        receipt = _receipt(client.agent, client.offer, status, client.reason)
-        return [receipt, Mark("edge.receipted")]
+        self.owed[agent] = self._not_kept[agent] = client
+        self._held_bytes += client.offer.size if rnd.layout.size <= SMALL_BYTES else 0
+        self.keep_at = now if self._held_bytes > HELD_BYTES else min(self.keep_at, now + KEEP_S)
+        return []
+
+    # ------------------------------------------------ from the verdict to the receipt
+
+    def keep(self) -> list[Effect]:
+        """Make durable what is owed a receipt, or give it where the round is saved or settled."""
+        self.keep_at, self._held_bytes = float("inf"), 0
+        over = self.round is None or self.round.phase is Phase.OVER
+        if over and self._state.memory.report is None:
+            return self._receipted(list(self.owed.values()))
+        if over and self.owed and not self.unsaved:
+            return [replace(self._state.save(), owed=tuple(one.key for one in self.owed.values()))]
+        waiting, self._not_kept = self._not_kept, {}
+        return [Keep(tuple(one.ended for one in waiting.values()))] if waiting else []
+
+    def not_saved(self) -> list[Effect]:
+        """Keep what the end of a round should have saved: a kill must repeat its report."""
+        self.unsaved = self.round is not None and self.round.phase is Phase.OVER
+        return self.keep() if self.unsaved else []
+
+    def were_kept(self, event: Kept, now: float) -> list[Effect]:
+        """Give receipts for what is durable now; else wait for room, or the coordinator."""
+        if event.refused:
+            self._not_kept, self.keep_at = {**self.owed}, now + KEEP_S
+            return [Warn("", f"the spool failed: {event.refused}")]
+        owed = (self.owed.get(key[2]) for key in event.keys)
+        return self._receipted([one for one in owed if one is not None and one.key in event.keys])
+
+    def _receipted(self, clients: list[Client]) -> list[Effect]:
+        for client in clients:
+            del self.owed[client.agent]
+        sends: list[Effect] = [Send(one.agent, one.word()) for one in clients]
+        return [*sends, Mark("edge.receipted")] if sends else []
+
+    def reported(self, report: RoundReport) -> None:
+        """Remember what a report says is to be paid."""
+        self._reported[report.round] = report
+        while len(self._reported) > REPORTS:
+            del self._reported[min(self._reported)]
+
+    def settled(self, receipt: ReportReceipt) -> list[Effect]:
+        """Say of which work in a round it is not paid; the rest hears so with the next order."""
+        report, effects = self._reported.get(receipt.round), list[Effect]()
+        if report is None:
+            return []
+        valid = [one for one in report.outcomes if one.valid]
+        void = valid if receipt.too_late else [o for o in valid if o.agent in receipt.unpaid]
+        for one in void:
+            client = self.owed.get(one.agent)
+            proved = one.proof.update.hex() if one.proof is not None else NO_DIGEST
+            digest = client.file[1] if client is not None else proved
+            effects += self._void(one.agent, report.run, report.round, digest)
+        paid = tuple(one for one in valid if one not in void)
+        self._reported[receipt.round] = replace(report, outcomes=paid)
+        return effects
+
+    def give_up(self, rnd: Round) -> list[Effect]:
+        """Say that a round is not reported, so that no work in it is paid."""
+        effects: list[Effect] = []
+        for client in rnd.clients.values():
+            if client.valid:
+                effects += self._void(client.agent, rnd.run, rnd.number, client.file[1])
+        return effects
+
+    def _void(self, agent: str, run: str, number: int, digest: str) -> list[Effect]:
+        """Say that work is not paid whose receipt said, or would have said, that it counts."""
+        self.owed.pop(agent, None)
+        self._counters["updates_void"] += 1
+        void, status = self._state.memory.void, ReceiptStatus.VOID
+        void[agent] = Receipt(run=run, round=number, digest=digest, status=status, reason=VOID)
+        while len(void) > MAX_VOID:
+            del void[next(iter(void))]
+        return self.hear_void(agent) if self._state.sessions.is_present(agent) else []
+
+    def hear_void(self, agent: str) -> list[Effect]:
+        """Return what an agent that was away has not heard of its work."""
+        void = self._state.memory.void.pop(agent, None)
+        return [Send(agent, void)] if void is not None else []
 
     def disk_failed(self, failed: DiskFailed, now: float) -> list[Effect]:
         """Wait for an update to be offered again that the disk did not take."""
@@ -223,8 +333,11 @@ class Updates:
             # It is wanted in a later round.
             return [Send(agent, RoundClosed(run=offer.run, round=offer.round, kept=True))]
         if rnd is None or rnd.name != (offer.run, offer.round):
-            self._counters["expired"] += 1
             this = offer.run == self._state.memory.run
+            if (paid := self._paid(agent, offer) if this else None) is not None:
+                # Before a restart.
+                return [_receipt(agent, offer, RECEIPTS[paid.status], paid.reason)]
+            self._counters["expired"] += 1
             reason = "the round is over" if this else "another run"
             return [_receipt(agent, offer, ReceiptStatus.EXPIRED, reason)]
         client = rnd.clients.get(agent)
@@ -237,6 +350,14 @@ class Updates:
         text = f"update of round {offer.round} arrived after the close, {tau} ms after the order"
         receipt = _receipt(agent, offer, ReceiptStatus.TOO_LATE, "the round is closed")
         return [receipt, Warn(agent, text)]
+
+    def _paid(self, agent: str, offer: UpdateOffer) -> Outcome | None:
+        report = self._reported.get(offer.round)
+        for one in report.outcomes if report is not None else ():
+            same = one.proof is None or one.proof.update.hex() == offer.digest
+            if one.agent == agent and one.valid and same:
+                return one
+        return None
 
     # -------------------------------------------------------- ends without an update
 
@@ -286,8 +407,13 @@ class Updates:
 
     # ------------------------------------------------------------ unfinished work
 
-    def begin(self, rnd: Round) -> None:
+    def begin(self, rnd: Round) -> list[Effect]:
         """Name what agents may go on with in this round; forget what is too old, or of another."""
+        # The disk has the report of the one before, which is not given up: nothing is lost.
+        for agent in self.owed.keys() & rnd.clients.keys():
+            rnd.clients[agent].before = self.owed.pop(agent).word()
+        effects = self._receipted(list(self.owed.values()))
+        self._not_kept, self.keep_at, self.unsaved = {}, float("inf"), False
         self.round = rnd
         self.kept = {
             agent: one
@@ -297,6 +423,7 @@ class Updates:
         self._exchange.keep(rnd.base, *(one.base for one in self.kept.values()))
         for agent, client in rnd.clients.items():
             client.kept = client.work = self.kept.get(agent)
+        return effects
 
     def close(self, rnd: Round) -> list[Effect]:
         """End all that is under way; stop those who still work, who may go on in later rounds."""
@@ -383,10 +510,7 @@ def _again(client: Client, offer: UpdateOffer) -> Send | None:
 
 
 def _receipt(agent: str, offer: UpdateOffer, status: ReceiptStatus, reason: str) -> Send:
-    message = Receipt(
-        run=offer.run, round=offer.round, digest=offer.digest, status=status, reason=reason[:200]
-    )
-    return Send(agent, message)
+    return Send(agent, receipt_of(offer, status, reason))
 
 
 def _same(stored: UpdateOffer, offer: UpdateOffer) -> bool:

@@ -119,7 +119,7 @@ class Upstream:
         if held is None or held.coordinator != head.coordinator or held.seq < head.seq:
             memory.head = head
 
-    def receipt(self, receipt: ReportReceipt, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
+    def receipt(self, receipt: ReportReceipt) -> None:
         """Take in that a report is settled."""
         memory = self.state.memory
         if memory.report is not None and memory.report.round == receipt.round:
@@ -128,7 +128,6 @@ class Upstream:
             # Not worth a write: a report that is sent again is only receipted again.
             memory.report = None
         self.witness(receipt.head)
-        return []
 
     def status(self, now: float) -> Send:
         """Return the heartbeat; what is known of agents is sent once."""

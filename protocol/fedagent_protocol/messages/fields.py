@@ -74,7 +74,8 @@ class ReceiptStatus(StrEnum):
     """What became of an update; every status ends the transfer.
 
     An edge promises to report the first two as `Outcome.valid`, which is what is paid, unless the
-    device's shares of a masked round prove false later.
+    device's shares of a masked round prove false later. Where it is not paid all the same, `VOID`
+    follows.
     """
 
     ACCEPTED = "accepted"  # valid, by the deadline: paid
@@ -82,6 +83,7 @@ class ReceiptStatus(StrEnum):
     TOO_LATE = "too-late"  # after the close: not paid
     REJECTED = "rejected"  # invalid, not paid; `reason` says why
     EXPIRED = "expired"  # the edge knows no such order, or none any more: no word on payment
+    VOID = "void"  # valid, but the coordinator settled the round without it: not paid
 
 
 class OutcomeStatus(StrEnum):

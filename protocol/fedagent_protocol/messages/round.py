@@ -40,6 +40,7 @@ class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
     from a backup may have given more than it counts itself."""
     first: Data = b""
     assigned: MaybeSignature = b""  # of the coordinator of a site: `fedagent_protocol.signed`
+    receipt: "Receipt | None" = None  # of the agent's last update at this edge
 
 
 class Decline(Message, frozen=True, kw_only=True, tag="decline"):
@@ -260,10 +261,12 @@ class RoundReport(Message, frozen=True, kw_only=True, tag="report"):
 class ReportReceipt(Message, frozen=True, kw_only=True, tag="report-receipt"):
     """The report of this round is settled, or came after the round was.
 
-    The edge keeps `head`: it is a witness of what the ledger said.
+    `unpaid` are agents that it calls valid and the settled round does not pay. The edge keeps
+    `head`: it is a witness of what the ledger said.
     """
 
     too_late: bool = False
+    unpaid: Annotated[tuple[Id, ...], Meta(max_length=MAX_AGENTS)] = ()
     head: LedgerHead | None = None
 
 
