@@ -45,7 +45,7 @@ class AgentDaemon:
         self._context = Context(MachineProbe(child=lambda: self._trainer.pid), limits=config.limits)
         self._worklog = WorkLog()
         self._samples: dict[str, int] = {}
-        self._measured_at = 0.0
+        self._measured_at, self._rests = 0.0, False
 
     async def run(self) -> None:
         """Run until stopped.
@@ -157,7 +157,8 @@ class AgentDaemon:
         while True:
             if time.monotonic() >= self._measured_at + MEASURE_S / 2:
                 self._measure()
-            await in_step(MEASURE_S if self._shell.driver.core.urgent() else REST_S)
+            self._rests = not self._shell.driver.core.urgent()
+            await in_step(REST_S if self._rests else MEASURE_S)
 
     def _measure(self) -> None:
         self._measured_at = time.monotonic()
@@ -180,7 +181,7 @@ class AgentDaemon:
 
     def _show(self, event: Emit) -> None:
         self._log_lines(self._worklog.lines_for(event, time.monotonic()))
-        if event.name == "ordered":  # what rested begins with the pauses of work
+        if event.name == "ordered" and self._rests:  # what rested begins with the pauses of work
             self._measuring.cancel()
             self._measuring = self._shell.spawn(self._keep_measuring(), "measure")
         if event.name == "samples":

@@ -43,8 +43,8 @@ class WorkLog:
     """Makes lines of events."""
 
     _edges: dict[str, str] = field(default_factory=dict)
-    _rounds: Newest[tuple[str, int], str] = field(default_factory=lambda: Newest(_OPEN))
-    """How the line of a round begins that this device works on."""
+    _rounds: Newest[tuple[str, int], list[Emit]] = field(default_factory=lambda: Newest(_OPEN))
+    """What the line of a round will tell that this device works on: most are only counted."""
     _unsaid: int = 0
     _declined: str = ""
     _no_moments: str = ""
@@ -63,32 +63,27 @@ class WorkLog:
                 name = self._edges.pop(edge, edge[:8])
                 return [LogLine(f"lost edge {name}: it no longer answers")]
             case "training":
-                recipe = safe_text(data["recipe"], limit=100) or "a task"
-                where = self._edges.get(edge, edge[:8])
-                text = f"round {number} of {recipe} (run {str(data['run'])[:8]}) at {where}: "
-                self._rounds[edge, number] = text
+                self._rounds[edge, number] = [event]
             case "update" if begun := self._rounds.get((edge, number)):
-                seconds, count = int(str(data["lc_ms"])) / 1000, data["num_samples"]
-                said = f"trained {seconds:.2g} s on {count} sample{'s' * (count != 1)}, "
-                self._rounds[edge, number] = begun + said
+                begun.append(event)
                 self._declined = ""
             case "update" if data.get("made_in"):
                 # A later round goes on with it.
                 before = [key for key in self._rounds if key[0] == edge]
-                begun = self._rounds.pop(before[-1]) if before else f"round {data['made_in']}: "
-                self._rounds[edge, number] = f"{begun}gone on with in round {number}, "
+                self._rounds[edge, number] = [
+                    *(self._rounds.pop(before[-1]) if before else ()),
+                    event,
+                ]
+            case "receipt" if data["status"] == ReceiptStatus.VOID:
+                self._rounds.pop((edge, number), None)
+                text = f"{self._begun(event)}void: {safe_text(data['reason'], limit=100)}"
+                return [LogLine(text, loud=True)]
             case "receipt":
-                reason = safe_text(data["reason"], limit=100)
-                if data["status"] == ReceiptStatus.VOID:
-                    self._rounds.pop((edge, number), None)
-                    where = self._edges.get(edge, edge[:8])
-                    return [LogLine(f"round {number} at {where}: void: {reason}", loud=True)]
                 end = _ENDS.get(ReceiptStatus(str(data["status"])), str(data["status"]))
-                return self._end(edge, number, end.format(reason=reason), now)
+                return self._end(event, end, now)
             case "abandoned":
-                where = f"round {number} at {self._edges.get(edge, edge[:8])}: "
-                self._rounds.setdefault((edge, number), where)
-                return self._end(edge, number, "unfinished: the round ended first", now)
+                self._rounds.setdefault((edge, number), [event])
+                return self._end(event, "unfinished: the round ended first", now)
             case "declined":
                 return self._decline(edge, number, event, now)
             case "opinion" if data["mode"] == "moments":
@@ -114,9 +109,26 @@ class WorkLog:
         sent = f"sends the statistics of its {samples} samples before round 1"
         return [LogLine(f"sends no statistics before round 1: {why}" if why else sent)]
 
-    def _end(self, edge: str, number: int, end: str, now: float) -> list[LogLine]:
-        begun = self._rounds.pop((edge, number), None)
-        return self._line(f"{begun}{end}", now) if begun is not None else []
+    def _end(self, event: Emit, end: str, now: float) -> list[LogLine]:
+        data = event.fields
+        told = self._rounds.pop((str(data["edge"]), int(str(data["round"]))), None)
+        if told is None:
+            return []
+        if now < self._room_at:
+            self._unsaid += 1
+            return []
+        begun = self._begun(told[0]) + "".join(_done(one, told[0]) for one in told)
+        return self._line(begun + end.format(reason=safe_text(data["reason"], limit=100)), now)
+
+    def _begun(self, event: Emit) -> str:
+        data, edge = event.fields, str(event.fields["edge"])
+        where = self._edges.get(edge, edge[:8])
+        if event.name == "update":
+            return f"round {data['made_in']}: "
+        if event.name != "training":
+            return f"round {data['round']} at {where}: "
+        recipe = safe_text(data["recipe"], limit=100) or "a task"
+        return f"round {data['round']} of {recipe} (run {str(data['run'])[:8]}) at {where}: "
 
     def _decline(self, edge: str, number: int, event: Emit, now: float) -> list[LogLine]:
         """Warn once of each reason that lasts."""
@@ -135,6 +147,16 @@ class WorkLog:
             return []
         self._room_at, more, self._unsaid = now + LINE_S, self._unsaid, 0
         return [LogLine(f"{text}; {more} more rounds before it" if more else text)]
+
+
+def _done(event: Emit, first: Emit) -> str:
+    data = event.fields
+    if event.name != "update":
+        return ""
+    if first.name == "update" or first.fields["round"] != data["round"]:
+        return f"gone on with in round {data['round']}, "
+    seconds, count = int(str(data["lc_ms"])) / 1000, data["num_samples"]
+    return f"trained {seconds:.2g} s on {count} sample{'s' * (count != 1)}, "
 
 
 def samples_line(reason: str, n: int) -> str:
