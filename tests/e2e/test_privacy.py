@@ -152,7 +152,7 @@ def test_no_canary_leaves_a_device(tmp_path: Path, sets: tuple[str, ...]) -> Non
         topic = topics.parse(name)
         assert kind(read(topic.direction, payload)) == topic.kind, "it is documented"
         kinds.add(topic.kind)
-    assert {"update", "order", "report", "columns", "receipt"} <= kinds
+    assert {"update", "order", "report", "columns"} <= kinds
     assert {"edge-0.log", "agent-0.log", "coordinator.log"} <= everything.keys()
     assert leaks(everything) == []
     if sets:

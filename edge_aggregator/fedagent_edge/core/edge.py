@@ -336,6 +336,7 @@ class EdgeCore:
         self.evaluations.end_run(now)
         self.exchange.forget_model()
         self.upstream.run_ended(now)
+        effects += self.rounds.updates.keep()  # no order follows that would bring the receipts
         # It is repeated, so that it arrives; a person hears of it once.
         if ended.run == self.ended:
             return effects
