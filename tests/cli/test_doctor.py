@@ -16,6 +16,7 @@ from fedagent_agent.config import AgentConfig
 from fedagent_cli.doctor import checks, network
 from fedagent_cli.doctor.checks import Finding, Level
 from fedagent_cli.doctor.command import line
+from fedagent_cli.doctor.lies import lies
 from fedagent_cli.doctor.membership import membership
 from fedagent_node.address import BrokerAddress
 from fedagent_node.data_dir import load_or_create
@@ -28,6 +29,7 @@ from fedagent_node.site.enrolling import WAITS_FILE, Joiner, Waiting, Waits, ask
 from fedagent_node.site.joining import JOIN_VERSION, Invitation
 from tests.coordinator.test_join_service import serving
 from tests.documents.machines import Space, why_not
+from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.site import Members
 from tests.typed import call
 
@@ -159,3 +161,26 @@ def test_the_doctor_says_why_a_device_was_not_let_in_also_elsewhere(tmp_path: Pa
     file = thief / "site" / WAITS_FILE
     file.write_bytes(msgspec.json.encode(Waits(code="K7QM-2XAF-4TDE")))
     assert "code K7QM-2XAF-4TDE" in membership(tmp_path).text
+
+
+@pytest.mark.parametrize(
+    ("edges", "sets", "words"),
+    [
+        (2, ("evaluation.dataset=none",), "2 edges without held-out samples: nobody can tell"),
+        (2, (), "2 edges; a liar is left out"),
+        (1, (), "1 edge; a liar stops the learning"),
+        (2, ("aggregation.robust=none",), "a liar makes the model anything"),
+    ],
+)
+def test_what_a_lying_edge_could_do_is_said(
+    tmp_path: Path, edges: int, sets: tuple[str, ...], words: str
+) -> None:
+    assert lies(tmp_path) is None
+    given = recipe("rounds.count=1", *sets)
+    site = Site(tmp_path / "coordinator", given, toy_edges(given, edges))
+    site.run()
+    site.close()
+    found = lies(tmp_path)
+    assert found is not None
+    assert words in found.text
+    assert (found.level is Level.OK) is (not sets)

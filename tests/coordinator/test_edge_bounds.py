@@ -21,9 +21,6 @@ MANIFEST = Manifest.of(BASE)
 AGREED = np.cos(np.arange(SIZE)).astype(np.float32)
 
 
-LIES = {"reversed": -1.5, "huge": -1e6, "lazy": 1e-6, "cancels": -0.9}
-
-
 def judge(tensors: Arrays) -> Floats:
     """The distance to where honest edges go, on parts that differ as samples do."""
     rng = np.random.default_rng(5)
@@ -100,15 +97,11 @@ def test_an_edge_that_moves_as_usual_is_taken_as_it_is(tmp_path: Path) -> None:
     assert site.base == digest
 
 
-@pytest.mark.parametrize("lie", LIES)
-@pytest.mark.parametrize("edges", [2, 3, 5])
-def test_held_out_samples_tell_who_lies_also_of_two(tmp_path: Path, lie: str, edges: int) -> None:
+def test_an_edge_that_was_left_out_and_is_honest_again_is_back(tmp_path: Path) -> None:
     site = Site(tmp_path, judge=judge)
-    went = sum(site.merge(LIES[lie], *[1.0] * (edges - 1), told=1.0) for _ in range(6))
-    assert went > 5.5
+    site.merge(-1.5, 1.0, told=1.0)
     assert site.refused == {"0": HARM}
-    back = [site.merge(*[1.0] * edges, told=1.0) and not site.refused for _ in range(6)]
-    assert any(back)
+    assert any(site.merge(1.0, 1.0, told=1.0) and not site.refused for _ in range(6))
 
 
 def test_of_one_edge_held_out_samples_keep_the_model_as_good_as_it_was(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Weighed:
 
     Of weight 0 it is not used, for the `reason`. Once a round's updates are all known, `clip`
     and `control_clip` are factors on the update and on its control variates, 1 where the norm
-    is usual; it is `capped` where less was believed than it told.
+    is usual.
     """
 
     coefficient: float
@@ -58,12 +58,6 @@ class Weighed:
     reason: str = ""
     clip: float = 1.0
     control_clip: float = 1.0
-    capped: bool = False
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is what it would be without bounds."""
-        return self.clip == 1.0 and self.control_clip == 1.0 and not self.capped
 
 
 @dataclass(slots=True)

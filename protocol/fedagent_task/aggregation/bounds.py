@@ -103,15 +103,11 @@ def settled(
     """
     told = [told_of(one, control_norm) for one, control_norm in round_]
     bounds = Bounds.of(told, before, clip=rule.clip, cap=rule.cap)
-    found = []
-    for one, control_norm in round_:
-        weighed = weigh(bounds.believed(one))
-        found.append(
-            replace(
-                weighed,
-                clip=_shorter(one.norm, bounds.norm),
-                control_clip=_shorter(control_norm, bounds.control_norm),
-                capped=weighed != weigh(one),
-            )
+    return [
+        replace(
+            weigh(bounds.believed(one)),
+            clip=_shorter(one.norm, bounds.norm),
+            control_clip=_shorter(control_norm, bounds.control_norm),
         )
-    return found
+        for one, control_norm in round_
+    ]

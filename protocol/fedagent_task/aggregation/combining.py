@@ -4,7 +4,6 @@ Each update is given by what opens it, so that none has to be in memory: an edge
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from .base import Weighed
 from .robust import Floats, MultiKrum, Robust
 from .sums import ALL_TRAIN, Arrays, Rules, RunningMean, blocks
 
-T = TypeVar("T")
 Opened = Callable[[], Arrays]
 """Opens an update: its tensors by name."""
 _AT_ONCE = 1 << 19
@@ -26,14 +24,9 @@ def combine(
     if updates and isinstance(rule, MultiKrum):
         return _selected(rule, updates, rules)
     mean = RunningMean(rules)
-    for opened, term in in_order(updates):
+    for opened, term in updates:
         add(mean, opened(), term)
     return mean
-
-
-def in_order(updates: Sequence[tuple[T, Weighed]]) -> list[tuple[T, Weighed]]:
-    """Return those that are as they came, then those that are shortened or capped."""
-    return sorted(updates, key=lambda one: not one[1].is_plain)
 
 
 def add(mean: RunningMean, delta: Arrays, term: Weighed) -> None:

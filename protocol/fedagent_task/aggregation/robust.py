@@ -1,6 +1,6 @@
 """What takes the place of the mean of a round's updates, so that a few cannot move it far.
 
-`clipped-mean` needs norms only, and streams; an update counts by its weight. `multi-krum` looks at
+`clipped-mean` needs norms only; an update counts by its weight. `multi-krum` looks at
 the inner products of all updates of a round, which count alike.
 """
 
@@ -20,13 +20,11 @@ class Robust:
         clip: An update is shortened to this multiple of the median norm; 0 for never.
         cap: What a device claims counts as this multiple of the median claim at most.
         directions: Devices that keep pointing against the others are left out.
-        streams: Updates that are as usual are added as they come.
     """
 
     clip: float = 0.0
     cap: float = 0.0
     directions: bool = False
-    streams: bool = True
 
 
 PLAIN = Robust()
@@ -52,7 +50,6 @@ class MultiKrum(Robust):
     """
 
     cap = 2.0
-    streams = False
 
     def __init__(self, *, share: float = 0.2) -> None:
         require("multi-krum", "share", share, share < 0.5, "less than 0.5")

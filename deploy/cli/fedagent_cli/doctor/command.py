@@ -16,6 +16,7 @@ from fedagent_node.settings import read_settings
 
 from . import network
 from .checks import Finding, Level, of_machine
+from .lies import lies
 from .membership import membership
 
 MARKS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL"}
@@ -73,6 +74,8 @@ def _looks(
     yield "mdns", network.mdns()
     yield "adverts", network.adverts()
     yield "site", membership(home, *folders)
+    if (found := lies(home, *folders)) is not None:
+        yield "lies", found
 
 
 def line(check: str, finding: Finding) -> str:
