@@ -373,6 +373,8 @@ def read_settings(text: str) -> dict[str, object]:
             return msgspec.json.decode(text, type=dict[str, object])
         return tomllib.loads(text)
     except (msgspec.DecodeError, tomllib.TOMLDecodeError) as error:
+        if "surrogate" in str(error):  # as the system gives what it cannot read
+            raise SettingError("config", "has a path that is not UTF-8", "rename it") from error
         problem = f"{name}is neither TOML nor a JSON object: {error}"
         hint = 'write KEY = VALUE lines, or {"KEY": VALUE}'
         raise SettingError("config", problem, hint) from error

@@ -53,9 +53,16 @@ def test_one_line_names_the_key(change: dict[str, object], key: str) -> None:
     assert "valid value" not in caught.value.hint
 
 
-@pytest.mark.parametrize("text", ["{", "/nowhere/c.json"])
-def test_what_cannot_be_read_is_the_configuration(text: str) -> None:
-    with pytest.raises(SettingError, match="config"):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "config: is neither TOML nor a JSON object"),
+        ("/nowhere/c.json", "config: cannot read"),
+        ('{"data_dir": "d\\udcff"}', "config: has a path that is not UTF-8; rename it"),
+    ],
+)
+def test_what_cannot_be_read_is_the_configuration(text: str, says: str) -> None:
+    with pytest.raises(SettingError, match=says):
         EdgeConfig.load(text, {})
 
 

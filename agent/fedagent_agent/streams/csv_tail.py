@@ -114,6 +114,8 @@ class CsvStream(ResumableStream):
 
     def _reopen(self) -> FileIO | None:
         """Return the file, or None while there is none."""
+        if self._spec.file.is_fifo():
+            raise self._unreadable("cannot be read twice", "have it written to a file")
         try:
             # Unbuffered: what was read before a truncation must not come again.
             return self._spec.file.open("rb", buffering=0)

@@ -60,50 +60,23 @@ def read_npz(path: Path, limit: int = MAX_BYTES) -> Dataset:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """Readings of several stations at the same times.
+    """Readings of stations at the same times: float32 [station, time, sensor], NaN where missing.
 
-    Attributes:
-        values: float32 [station, time, sensor]; NaN where a reading is missing.
-        columns, stations: Names of the sensors and stations; these may have none.
+    `columns` are what the sensors are called.
     """
 
-    name: str
     values: npt.NDArray[np.float32]
     columns: tuple[str, ...]
-    stations: tuple[str, ...] = ()
-
-    def station(self, which: str) -> npt.NDArray[np.float32]:
-        """Return one station's readings [time, sensor], by its name or number from 0."""
-        if which in self.stations:
-            return np.asarray(self.values[self.stations.index(which)])
-        if which.isdigit() and int(which) < len(self.values):
-            return np.asarray(self.values[int(which)])
-        known = ", ".join(self.stations) or f"0 to {len(self.values) - 1}"
-        raise DatasetError(self.name, f"has no station {which[:40]!r}", f"take one of {known}")
-
-    def column(self, name: str) -> int:
-        """Return the place of a sensor."""
-        if name not in self.columns:
-            known = ", ".join(self.columns)
-            raise DatasetError(self.name, f"has no column {name[:40]!r}", f"take one of {known}")
-        return self.columns.index(name)
 
 
 def read_series(path: Path, limit: int = MAX_BYTES) -> Series:
-    """Return an archive of ``values``, ``columns`` and, if there, ``stations``."""
+    """Return an archive of ``values`` and ``columns``."""
     with _archive(path, limit, "is no archive of a series", _SERIES_HINT) as arrays:
         values, columns = arrays["values"], arrays["columns"]
-        stations = arrays["stations"] if "stations" in arrays else np.empty(0, np.str_)
     fits = values.ndim == 3 and values.dtype.kind in "fiu" and columns.shape == values.shape[2:]
-    named = columns.dtype.kind == "U" and stations.shape in ((0,), values.shape[:1])
-    if not (fits and named and values.size):
+    if not (fits and columns.dtype.kind == "U" and values.size):
         raise DatasetError(str(path), f"values are {values.dtype}{values.shape}", _SERIES_HINT)
-    return Series(
-        str(path),
-        values.astype(np.float32, copy=False),
-        tuple(map(str, columns)),
-        tuple(map(str, stations)),
-    )
+    return Series(values.astype(np.float32, copy=False), tuple(map(str, columns)))
 
 
 def read_digits(part: str) -> Dataset:

@@ -97,16 +97,6 @@ def test_bad_lines_are_counted_by_reason_and_never_logged(
     stream.close()
 
 
-def test_a_truncated_file_is_read_from_its_beginning(path: Path) -> None:
-    stream = _open(path)
-    _append(path, "3,4,1\n" * 10)
-    assert len(_taken(stream)) == 11
-    path.write_text("t,h,kind\n9,9,1\n")
-    assert _taken(stream) == [[9, 9, 1]]
-    assert stream.counters["truncated"] == 1
-    stream.close()
-
-
 def test_a_rotated_file_is_read_to_its_end_first(path: Path) -> None:
     stream = _open(path)
     _taken(stream)
