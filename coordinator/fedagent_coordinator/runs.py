@@ -292,7 +292,7 @@ def _with_past(
         # Edges hold what they learnt, not the model to be evaluated; the next merge asks again.
         past = replace(past, pending_round=None, count=evaluation_period(recipe, mode) - 1)
     read, starts = store.read, store.read.client_starts(run_id)
-    since = progress.next_round - recipe.aggregation.late_rounds
+    since = progress.next_round - recipe.aggregation.oldest_work
     return replace(
         progress,
         windows=windows,

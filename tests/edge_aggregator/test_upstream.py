@@ -144,3 +144,26 @@ def test_a_newer_round_ends_an_older_one(tmp_path: Path, how: str) -> None:
     assert [r.round for r in field.reports] == [2]
     weights = dict.fromkeys(field.agents, 10.0)
     assert report.model == digest_of(encode_tensors(expected_mean(64, weights)))
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_an_agent_hears_that_accepted_work_is_not_paid_also_when_it_comes_back(
+    tmp_path: Path, away: bool
+) -> None:
+    field = field_of(tmp_path, 2)
+    field.order()
+    field.run_until_report()
+    field.run_for(1.5)
+    agent = field.agents["a1"]
+    if away:
+        field.to_edge("a1", m.Bye())
+        field.run_for(0.1)
+    # As after a kill on a full disk: the coordinator settled a report in which it was not.
+    field.coordinator(m.ReportReceipt(run=RUN, round=1, unpaid=("a1",)))
+    field.run_for(0.1)
+    assert len(agent.receipts) == 2 - away
+    agent.hello(field)
+    field.run_for(0.1)
+    told = [(one.round, one.status) for one in agent.receipts]
+    assert told == [(1, m.ReceiptStatus.ACCEPTED), (1, m.ReceiptStatus.VOID)]
+    assert [one.status for one in field.agents["a0"].receipts] == [m.ReceiptStatus.ACCEPTED]

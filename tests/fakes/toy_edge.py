@@ -283,7 +283,7 @@ class ToyEdge:
             chunk_bytes=self.chunk_bytes,
             used=used,
             weight=sum(outcome.weight for outcome in outcomes),
-            first=self.model[:PIECE_BYTES] if order.want_model else b"",
+            first=self.model[:PIECE_BYTES] if order.want_bytes else b"",
             timing_ms=self.timing_ms,
         )
         self._report_at = now

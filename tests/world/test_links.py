@@ -74,21 +74,23 @@ def test_a_slow_or_dead_device_delays_nobody(tmp_path: Path, dies: bool) -> None
         assert [row.status for row in ends[name]] == ["arrived"] * 20
 
 
+@pytest.mark.parametrize(("deadline_s", "rounds"), [(30, 6), (6, 30)])
 def test_a_device_behind_a_hopeless_link_takes_part_by_late_rounds_and_is_named(
-    tmp_path: Path,
+    tmp_path: Path, deadline_s: int, rounds: int
 ) -> None:
     lines = {f"agent-{i}": Line(20 * MBIT, 0.01) for i in range(3)}
     lines["agent-3"] = Line(SLOW, 0.03)
-    sets = ("rounds.count=6", "rounds.deadline_s=30", "rounds.max_wait_s=30")
+    until = f"rounds.deadline_s={deadline_s}", f"rounds.max_wait_s={deadline_s}"
+    sets = (f"rounds.count={rounds}", *until)
     here = field_of(tmp_path, lines, *sets, "policy.name=all", agents=4)
-    assert here.run(seconds=300.0).rounds_done == 6
+    assert here.run(seconds=300.0).rounds_done == rounds
     far = outcomes_of(here)["agent-3"]
     assert any(row.used for row in far), "its work enters by late rounds"
     assert downloaded(here)["agent-3"] <= 2.5
     with open_reader(here.coordinator.directory) as read:
         agent = here.agents["agent-3"].id
         reasons = explain(read, agent, 3).reasons
-    named = re.compile(r"needs 1\d\d s at 2\d\d kbit/s, the deadline is 30 s")
+    named = re.compile(rf"needs 1\d\d s at 2\d\d kbit/s, the deadline is {deadline_s} s")
     assert named.search(" ".join(reasons))
 
 

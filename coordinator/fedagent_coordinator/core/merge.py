@@ -59,7 +59,7 @@ class Merging(Phase):
                 pull = Pull(edge.id, edge.expected, Receiver(layout, edge.pace))
                 self._pulls[pull.digest] = pull
                 first = self._firsts.get(edge.id, b"")
-                if len(first) == layout.first_bytes():
+                if first and len(first) == layout.first_bytes(len(first)):
                     self._take(pull, 0, first, now)
                 else:
                     self._need(pull, now)

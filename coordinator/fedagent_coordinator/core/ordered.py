@@ -151,7 +151,7 @@ class Ordered(Phase):
             weighting=rounds.weighting,
             norm_limit=limits.norm,
             max_samples=limits.max_samples,
-            want_model=self._merges,
+            want_bytes=int(self.run.edges.by_id[part.edge].pace.piece_bytes) if self._merges else 0,
             load_limit_ms=s.load_limit_ms,
         )
         self.run.send(part.edge, order)

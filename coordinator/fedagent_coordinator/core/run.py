@@ -124,8 +124,8 @@ class Run:
         last = progress.next_round - 1
         self.numbers = Numbers(progress.next_round, last, last)
         self.rounds_done, self.spent_micro = progress.rounds_done, progress.spent_micro
-        late_rounds = recipe.aggregation.late_rounds
-        self.paid_work = PaidWork(late_rounds, set(progress.paid_work), Counter(progress.updates))
+        oldest, known = recipe.aggregation.oldest_work, set(progress.paid_work)
+        self.paid_work = PaidWork(oldest, known, Counter(progress.updates))
         self.learning, self.clock = learning, clock
         resumed, needs = progress.rounds_done > 0, learning.policy.needs - NOT_FEATURES
         self.readiness = Readiness(settings, needs, resumed=resumed)

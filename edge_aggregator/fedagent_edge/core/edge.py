@@ -231,7 +231,7 @@ class EdgeCore:
         agent, digest = event.sender, need.digest
         if digest == self.memory.once:
             return self.exchange.need_once(event, need, now)
-        layout = self.rounds.wanted(agent, digest) or self.evaluations.wanted(agent, digest)
+        layout = self.rounds.wanted(agent, need) or self.evaluations.wanted(agent, digest)
         if layout is None:
             raise Ignored("need_unknown")
         return self.exchange.need(event, need, layout, now)

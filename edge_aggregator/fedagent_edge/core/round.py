@@ -26,6 +26,7 @@ from fedagent_protocol.signed import proof_of
 from fedagent_protocol.transfer import Layout, Receiver
 from fedagent_task.aggregation import Contribution, RoundRule, Sums, Weighed
 from fedagent_task.aggregation.sums import most_steps
+from fedagent_task.recipe.spec import LONGEST_WORK
 
 from .admission import SMALL_BYTES, Verdict
 from .effects import Commit, Ended, File, Key
@@ -69,11 +70,18 @@ class Work:
     offer: UpdateOffer | None = None  # the update of which there is a file
     have: set[int] = field(default_factory=set)
     """Its chunks that are here."""
+    moved: int = 0  # the round in which something of it went over the link last
+    asked: int = 0  # how much of its base the agent has asked for
 
     @property
     def size(self) -> int:
         """Bytes that it may have on the disk."""
         return self.offer.size if self.offer is not None else 0
+
+    def lasts(self, number: int, late_rounds: int) -> bool:
+        """Whether an agent may go on with it in a round: not without end, nor if nothing moves."""
+        rests = number - max(self.round, self.moved)
+        return 0 < number - self.round <= LONGEST_WORK and rests <= late_rounds
 
     def forget_file(self) -> None:
         """Begin with the update again."""

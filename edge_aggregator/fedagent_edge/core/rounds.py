@@ -7,6 +7,7 @@ from fedagent_protocol.messages import (
     MaskKeys,
     MaskOpening,
     MaskShares,
+    Need,
     Outcome,
     OutcomeStatus,
     RoundClosed,
@@ -207,18 +208,20 @@ class Rounds:
         self.updates.uploads.take_back(client)
         return effects + self.updates.uploads.grant(client, now)
 
-    def wanted(self, agent: str, digest: str) -> Layout | None:
+    def wanted(self, agent: str, need: Need) -> Layout | None:
         """Return how a model is cut that an agent is to train from; None for no such model."""
         client, kept = self.updates.client(agent), self.updates.kept.get(agent)
         # What a round's end interrupted goes on also before the next order.
-        layout = kept.layout if kept is not None and kept.base == digest else None
-        if client is None:
-            return layout
-        if layout is None and digest == client.round.base:
+        work = kept if kept is not None and kept.base == need.digest else None
+        layout = work.layout if work is not None else None
+        if client is not None and layout is None and need.digest == client.round.base:
             layout = client.round.layout
-            if client.offer is None:
-                client.round.own_work(client)
-        client.answered |= layout is not None
+            work = client.round.own_work(client) if client.offer is None else None
+        if client is not None:
+            client.answered |= layout is not None
+        most = max((stop for _, stop in need.ranges), default=0)
+        if work is not None and most > work.asked:
+            work.asked, work.moved = most, self.state.memory.last_round
         return layout
 
     # --------------------------------------------------------- results of jobs
@@ -317,8 +320,12 @@ class Rounds:
             chunk_bytes=self.state.config.chunk_bytes,
         )
         self.updates.reported(report)
-        with_chunk = rnd.order.want_model and len(report.outcomes) <= OUTCOMES_WITH_CHUNK
-        send = self._upstream.report(report, now, first if with_chunk and not failed else b"")
+        most = rnd.order.want_bytes if len(report.outcomes) <= OUTCOMES_WITH_CHUNK else 0
+        if not most or failed:
+            first = b""
+        elif first:
+            first = first[: self.state.layout(report.size).first_bytes(most)]
+        send = self._upstream.report(report, now, first)
         event: dict[str, object] = {
             "run": rnd.run,
             "round": rnd.number,

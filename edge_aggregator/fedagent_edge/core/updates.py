@@ -179,6 +179,7 @@ class Updates:
         if work.have.issuperset(chunks):
             raise Ignored("chunk_twice")
         work.have.update(chunks)
+        work.moved = self.round.number if self.round is not None else 0
         offset = chunk.index * layout.chunk_bytes
         return [WriteSpool((agent, chunk.digest), offset, chunk.data)]
 
@@ -191,6 +192,8 @@ class Updates:
         if not self.uploads.accept(client, index, len(data), now):
             self._counters["chunk_twice"] += 1
             return []
+        if client.work is not None:
+            client.work.moved = client.round.number
         if client.round.is_small(offer, data):
             return self._check(client, event, data)
         effects: list[Effect] = [WriteSpool(client.file, index * offer.chunk_bytes, data)]
@@ -418,7 +421,7 @@ class Updates:
         self.kept = {
             agent: one
             for agent, one in self.kept.items()
-            if one.run == rnd.run and 0 < rnd.number - one.round <= rnd.weighing.late_rounds
+            if one.run == rnd.run and one.lasts(rnd.number, rnd.weighing.late_rounds)
         }
         self._exchange.keep(rnd.base, *(one.base for one in self.kept.values()))
         for agent, client in rnd.clients.items():
@@ -497,8 +500,7 @@ def _unfinished(client: Client) -> Work | None:
     # Nothing of a model of one chunk can be half here.
     offered = client.offer is not None or work.offer is not None
     begun = work is client.kept or offered or rnd.layout.count > 1
-    young = rnd.number + 1 - work.round <= rnd.weighing.late_rounds
-    return work if begun and young else None
+    return work if begun and work.lasts(rnd.number + 1, rnd.weighing.late_rounds) else None
 
 
 def _again(client: Client, offer: UpdateOffer) -> Send | None:

@@ -203,7 +203,7 @@ class RoundOrder(Message, frozen=True, kw_only=True, tag="round-order"):
     base: OptionalDigest = ""  # model to start from; empty for the edge's own
     norm_limit: float = 0.0  # largest L2 norm of an update; 0 for none
     max_samples: Count = 1_000_000
-    want_model: bool = False  # the report shall offer the edge model for merging
+    want_bytes: Count = 0  # of the edge model, for merging: what the link carries in a second
     load_limit_ms: Millis = 0  # most computation of the round on a device; 0 for none
 
 

@@ -324,6 +324,7 @@ class PolicySpec(_Section, frozen=True, kw_only=True):
     exploration_bound: Annotated[float, Meta(ge=0, le=1e6), _text("a share >= 0", 0.1)] = 0.1
 
 
+LONGEST_WORK = 50
 AUTO = "auto"
 """A robust rule's name: the default one, or none where updates are hidden from the edge."""
 
@@ -336,6 +337,11 @@ class AggregationSpec(_Section, frozen=True, kw_only=True):
     robust: Annotated[Word, _text("a robust rule's name, or auto", '"clipped-mean"')] = AUTO
     robust_params: Params = {}
     late_rounds: Annotated[int, Meta(ge=0, le=5), _text("rounds, at most 5", 2)] = 5
+
+    @property
+    def oldest_work(self) -> int:
+        """In so many rounds what was begun must end, however it gets on."""
+        return LONGEST_WORK if self.late_rounds else 0
 
 
 class PlacementSpec(_Section, frozen=True, kw_only=True):
