@@ -267,4 +267,5 @@ def words_of(name: str, fields: Mapping[str, object]) -> str:
         # Why opinions are missing: `3 unsigned, 1 gone`.
         reasons = ", ".join(f"{count:g} {reason}" for reason, count in missing.items())
         fields = {**fields, "missing": reasons}
-    return str(Emit(name, fields))
+    unless = ("iterations", "rent_micro") if name == "round" else ()  # 0 where nobody decides them
+    return str(Emit(name, {key: at for key, at in fields.items() if at or key not in unless}))

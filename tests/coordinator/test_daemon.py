@@ -100,7 +100,7 @@ def test_the_log_says_why_opinions_are_missing() -> None:
 
 
 def test_the_log_speaks_of_credits_and_shows_no_containers() -> None:
-    given = {"round": 3, "spent_micro": 1_500_000, "timing_ms": {"train": 2.0}, "rented": ""}
+    given = {"round": 3, "spent_micro": 1_500_000, "timing_ms": {"train": 2.0}, "rent_micro": 0}
     said = words_of("round", {**given, "edge": "ab" * 16, "seconds": 0.123456})
     assert said == "round 3: spent 1.5 credits, edge abababab, seconds 0.1235"
 

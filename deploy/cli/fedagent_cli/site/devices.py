@@ -27,7 +27,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
 _TRUSTED = 0.995
 UNLESS_KNOWN = (
     *("edge", "upload", "battery", "°C", "address", "software"),
-    *("gap", "trust", "epsilon", "site"),
+    *("of claim", "trust", "epsilon", "site"),
 )
 """Columns that are left out where no device has them."""
 
@@ -76,7 +76,7 @@ def devices(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
     table(
         (
             *("name", "last seen", "edge", "upload", "battery", "°C", "address", "software"),
-            *("ordered", "in time", "used", "paid", "gap", "trust", "epsilon", "site", "last"),
+            *("ordered", "in time", "used", "paid", "of claim", "trust", "epsilon", "site", "last"),
         ),
         (
             _cells(name, device, edges, epsilon_text(recipe, device.released) or "-")
@@ -169,7 +169,7 @@ def _cells(
         *(name, _ago(device), at or "-", *_told(device.context)),
         *(device.address or "-", device.software.removeprefix("fedagent ") or "-"),
         *(device.ordered, device.in_time, device.used, credits_text(device.paid_micro)),
-        *("-" if device.claim_gap is None else f"{device.claim_gap:.2f}",),
+        *("-" if device.claim_gap is None else f"{device.claim_gap:.0%}",),
         *("-" if device.trust is None or device.trust > _TRUSTED else f"{device.trust:.2f}",),
         epsilon,
         *(device.enrolment or "-", last),
