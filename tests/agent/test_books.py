@@ -69,6 +69,7 @@ def test_an_update_that_was_not_offered_yet_is_offered_after_the_restart(tmp_pat
     assert not edge.events("ordered"), "and the round is not trained again"
     edge.serve(edge.order(2, SMALL), SMALL)
     assert edge.jobs(Open)[0].offset == 42, "the stream goes on where it was"
+    assert edge.jobs(Open)[0].mark == "of what is before it"
 
 
 def test_needs_after_a_restart_are_served_from_disk_and_a_lost_file_is_forgotten(

@@ -288,6 +288,7 @@ class HandEdge:
             digest=digest_of(body),
             size=len(body),
             offset=42,
+            mark="of what is before it",
             train_s=train_s,
             stats=stats,
         )

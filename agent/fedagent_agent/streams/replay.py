@@ -4,14 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_task.errors import DatasetError
-from fedagent_task.readers import (
-    Dataset,
-    SparseDataset,
-    load,
-    load_sparse,
-    part_of,
-    with_labels,
-)
+from fedagent_task.readers import Dataset, SparseDataset, load, load_sparse
 from fedagent_task.recipe.spec import DataSpec
 
 from .base import ResumableStream, Samples, StreamSchema
@@ -50,11 +43,8 @@ class ReplayStream(ResumableStream):
         except DatasetError as error:
             raise StreamError("stream", error.reason, error.hint, error.path) from error
         if not len(data):
-            raise StreamError(
-                "labels",
-                f"{self._spec.path} has no sample with these labels",
-                "choose other labels",
-            )
+            reason = "has no sample with these labels"
+            raise StreamError("labels", reason, "choose other labels", self._spec.path)
         self._due = self._spec.start if self._offset == 0 else 0
         self._data, self._last = data, now
         known = data.y.dtype == np.int64
@@ -80,25 +70,14 @@ class ReplayStream(ResumableStream):
 
     def _read(self) -> Dataset | SparseDataset:
         """Return this device's part of the dataset."""
-        spec = self._spec
+        spec, data = self._spec, _loaded(self._spec, self._named)
+        if not len(data):
+            hint = "put samples into it, or name another"
+            raise StreamError("stream", "is empty", hint, spec.path)
+        if spec.labels:
+            data = data.rows(np.flatnonzero(np.isin(data.y, spec.labels)))
         index, count = spec.part
-        if spec.sparse:
-            sparse = load_sparse(spec.path, features=spec.width or None)
-            self._expect_samples(len(sparse))
-            sparse = with_labels(sparse, spec.labels) if spec.labels else sparse
-            return part_of(sparse, index - 1, count)
-        named = [one.name for one in self._named.features]
-        data = load(spec.path, features=spec.width or None).ordered(named)
-        self._expect_samples(len(data))
-        data = with_labels(data, spec.labels) if spec.labels else data
-        return part_of(data, index - 1, count)
-
-    def _expect_samples(self, count: int) -> None:
-        """Refuse a file of nothing, before labels and part choose from it."""
-        if not count:
-            raise StreamError(
-                "stream", f"{self._spec.path} is empty", "put samples into it, or name another"
-            )
+        return data.rows(slice(index - 1, None, count))
 
     def _rows(self, first: int, last: int) -> npt.NDArray[np.intp]:
         """Return the rows at these positions; each lap has an order of its own."""
@@ -119,3 +98,10 @@ class ReplayStream(ResumableStream):
             self._order = np.random.default_rng(key).permutation(len(self._data))
             self._lap = lap
         return self._order
+
+
+def _loaded(spec: Replay, named: DataSpec) -> Dataset | SparseDataset:
+    if spec.sparse:
+        return load_sparse(spec.path, features=spec.width or None)
+    names = [one.name for one in named.features]
+    return load(spec.path, features=spec.width or None).ordered(names)

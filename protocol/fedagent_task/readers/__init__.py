@@ -1,11 +1,7 @@
 """Readers for standard dataset files, and shards of what they return."""
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
-
-import numpy as np
 
 from fedagent_task.errors import DatasetError
 
@@ -31,12 +27,9 @@ __all__ = [
     "load",
     "load_series",
     "load_sparse",
-    "part_of",
-    "with_labels",
 ]
 
 BUNDLED = ("digits-train", "digits-test")
-AnyDataset = TypeVar("AnyDataset", Dataset, SparseDataset)
 DATA_VARIABLE = "FEDAGENT_DATA"
 """Environment variable: the folder that relative dataset paths are also sought in."""
 
@@ -73,18 +66,6 @@ def load_sparse(name: str, *, features: int | None = None, limit: int = MAX_BYTE
 def load_series(name: str, *, limit: int = MAX_BYTES) -> Series:
     """Read a time series of stations; the file is sought as by `load`."""
     return read_series(_found(name), limit)
-
-
-def with_labels(data: AnyDataset, labels: Iterable[int]) -> AnyDataset:
-    """Return the samples that have one of these labels, in order."""
-    return data.rows(np.flatnonzero(np.isin(data.y, list(labels))))
-
-
-def part_of(data: AnyDataset, index: int, count: int) -> AnyDataset:
-    """Return part `index` of `count`, every count-th sample; `ValueError` for no part."""
-    if not 0 <= index < count:
-        raise ValueError(f"no part {index} of {count}")
-    return data.rows(slice(index, None, count))
 
 
 def _found(name: str) -> Path:
