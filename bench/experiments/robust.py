@@ -21,7 +21,10 @@ from .table import Line, line
 
 CLIENTS, ROUNDS, LAST = 20, 30, 3
 WORLDS = ("iid", "dirichlet", "two-labels")
-RULES = (*("none", "clipped-mean", "multi-krum"),)
+RULES = (
+    *("none", "clipped-mean", "trimmed-mean", "median"),
+    *("multi-krum", "geometric-median", "centered-clipping"),
+)
 KINDS = (
     *("sign-flip", "times-100", "not-finite", "label-flip"),
     *("alie", "inner-product", "weight-lie"),

@@ -5,7 +5,7 @@ from fedagent_protocol.tensors import Manifest
 from fedagent_task import aggregation, models
 from fedagent_task.aggregation import Strategy
 from fedagent_task.aggregation.averaging import FedBn
-from fedagent_task.aggregation.robust import MultiKrum, Robust, rule_of
+from fedagent_task.aggregation.robust import Selected, Robust, rule_of
 from fedagent_task.aggregation.sums import rules_of
 from fedagent_task.errors import RecipeError
 from fedagent_task.program.codec import decode_program
@@ -79,9 +79,9 @@ def robust_of(recipe: Recipe) -> Robust:
     """
     spec = recipe.aggregation
     rule = rule_of(spec)
-    if isinstance(rule, MultiKrum) and spec.name == "scaffold":
+    if isinstance(rule, Selected) and spec.name == "scaffold":
         wrong = f"is {spec.robust}, which does not look at scaffold's control variates"
-        raise RecipeError("aggregation.robust", wrong, "take clipped-mean")
+        raise RecipeError("aggregation.robust", wrong, "take clipped-mean, trimmed-mean or median")
     return rule
 
 

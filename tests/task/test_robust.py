@@ -51,6 +51,11 @@ def of_terms(
     return np.concatenate([np.asarray(model[name], np.float64) for name in ("a", "b")])
 
 
+def trimmed(updates: Floats, cut: int) -> Floats:
+    kept = np.sort(updates, axis=0)[cut : len(updates) - cut]
+    return np.asarray(kept.mean(axis=0))
+
+
 def krum(updates: Floats, share: float = 0.2) -> Floats:
     n = len(updates)
     out = int(np.ceil(share * n))
@@ -62,8 +67,30 @@ def krum(updates: Floats, share: float = 0.2) -> Floats:
     return np.asarray(kept.mean(axis=0))
 
 
+def weiszfeld(updates: Floats) -> Floats:
+    at = updates.mean(axis=0)
+    for _ in range(2000):
+        far = np.linalg.norm(updates - at, axis=1)
+        weights = 1.0 / np.maximum(far, 1e-6 * np.median(far))
+        at = weights @ updates / weights.sum()
+    return np.asarray(at)
+
+
+def centred(updates: Floats, steps: int = 5) -> Floats:
+    at = np.zeros(updates.shape[1])
+    for _ in range(steps):
+        apart = updates - at
+        far = np.linalg.norm(apart, axis=1)
+        at = at + (apart * np.minimum(1.0, np.median(far) / far)[:, None]).mean(axis=0)
+    return at
+
+
 REFERENCES: dict[str, Callable[[Floats], Floats]] = {
+    "trimmed-mean": lambda rows: trimmed(rows, int(0.2 * len(rows))),
+    "median": lambda rows: np.median(rows, axis=0),
     "multi-krum": krum,
+    "geometric-median": weiszfeld,
+    "centered-clipping": centred,
     "none": lambda rows: rows.mean(axis=0),
 }
 
@@ -84,14 +111,17 @@ def spread(seed: int) -> Floats:
     return CENTRE + 0.3 * np.random.default_rng(seed).normal(size=(HONEST, len(CENTRE)))
 
 
+@pytest.mark.parametrize(
+    "name", ["trimmed-mean", "median", "multi-krum", "geometric-median", "centered-clipping"]
+)
 @settings(max_examples=40)
 @given(seed=st.integers(0, 99), by=st.sampled_from([-1e27, -1e6, -100.0, -1.0, 0.0, 1e6]))
 def test_a_fifth_of_liars_moves_a_rule_by_no_more_than_the_honest_differ(
-    seed: int, by: float
+    name: str, seed: int, by: float
 ) -> None:
     honest = spread(seed)
     lies = np.tile(by * honest.mean(axis=0), (LIARS, 1))
-    found = made("multi-krum", np.vstack([lies, honest]))
+    found = made(name, np.vstack([lies, honest]))
     farthest = float(np.linalg.norm(honest - honest.mean(axis=0), axis=1).max())
     assert np.linalg.norm(found - honest.mean(axis=0)) <= farthest
 
@@ -202,7 +232,8 @@ def test_sketches_have_the_inner_products_of_the_updates() -> None:
     ("name", "params"),
     [
         ("clipped-mean", {"clip": 0.5}),
-        ("multi-krum", {"share": 0.5}),
+        ("trimmed-mean", {"share": 0.5}),
+        ("geometric-median", {"steps": 0}),
         ("none", {"clip": 2.0}),
     ],
 )
