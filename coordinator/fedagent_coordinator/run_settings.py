@@ -5,7 +5,7 @@ from fedagent_protocol.tensors import Manifest
 from fedagent_task import aggregation, models
 from fedagent_task.aggregation import Strategy
 from fedagent_task.aggregation.averaging import FedBn
-from fedagent_task.aggregation.robust import Selected, Robust, rule_of
+from fedagent_task.aggregation.robust import Robust, Selected, rule_of
 from fedagent_task.aggregation.sums import rules_of
 from fedagent_task.errors import RecipeError
 from fedagent_task.program.codec import decode_program

@@ -21,10 +21,19 @@ def test_tensorboard_reads_every_round_once(home: Path, tmp_path: Path) -> None:
     assert file.read_bytes().count(b"credits/spent") == 3
 
 
+@pytest.mark.nightly
+def test_mlflow_reads_every_round(home: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    told = last_object(call(home, "export", "--mlflow", str(tmp_path / "ml"), "--json"))
+    (folder,) = (tmp_path / "ml").glob(f"*/{told['mlflow_run']}")
+    rows = [line.split() for line in (folder / "metrics/model/accuracy").read_text().splitlines()]
+    assert [(float(value), int(step)) for _, value, step in rows][-1] == (0.8, 3)
+
+
 def test_without_a_place_or_the_package_the_hint_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match="or --tensorboard DIR"):
+    with pytest.raises(UsageError, match="--tensorboard DIR or --mlflow DIR"):
         here("export")
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
     with pytest.raises(MissingError, match=r"tensorboardX package is .*\[tensorboard\]"):
