@@ -10,7 +10,7 @@ from fedagent_node.errors import DataDirBusyError, JoinError, LinkError
 from fedagent_node.process import end, return_freed_memory, start
 from fedagent_node.settings import SettingError
 from fedagent_protocol.errors import RegistryError, is_disk_error
-from fedagent_task.errors import DatasetError, RecipeError, TaskError, TaskFileError
+from fedagent_task.errors import DatasetError, RecipeError, TaskError
 
 from .config import CoordinatorConfig
 from .daemon import Daemon
@@ -31,7 +31,6 @@ _log = logging.getLogger("fedagent_coordinator")
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SettingError, 2),
     (RecipeError, 2),
-    (TaskFileError, 2),
     (RefusedError, 2),
     (JoinError, 2),
     (DataDirBusyError, 75),

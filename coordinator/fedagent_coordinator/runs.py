@@ -19,21 +19,21 @@ from fedagent_task import models
 from fedagent_task.aggregation import CONTROL, Arrays
 from fedagent_task.aggregation.edges import PARTS
 from fedagent_task.aggregation.robust import Robust
-from fedagent_task.models.features import expect_fit, expect_width, scaled
+from fedagent_task.models.features import expect_fit
 from fedagent_task.models.graph import Graph
 from fedagent_task.readers import Dataset, load
 from fedagent_task.recipe.files import RecipeFile, open_recipe
 from fedagent_task.recipe.spec import Recipe
 from fedagent_task.recipe.text import recipe_digest
-from fedagent_task.scoring.graph import ScoredGraph, scored
+from fedagent_task.scoring.graph import evaluation_of, scored
 from fedagent_task.scoring.measures import NO_DATASET
-from fedagent_task.scoring.metrics import Evaluation, evaluate
+from fedagent_task.scoring.metrics import Evaluation
 from fedagent_task.task_file import TaskFile
 from fedagent_task.travelling import model_tensors, with_controls
 
 from .config import CoordinatorConfig
 from .core.answers import EvaluationSchedule, without_answers
-from .core.readiness import BUDGET
+from .core.readiness import BUDGET, TARGET
 from .core.settings import (
     NO_EVALUATIONS,
     PastEvaluations,
@@ -72,8 +72,8 @@ class RunFinishedError(CoordinatorError):
         self.progress = progress
 
     def __str__(self) -> str:
-        # More rounds need money too.
-        on = "" if self.reason == BUDGET else "continue it with --more-rounds N, or "
+        # More rounds need money too, and something left to reach.
+        on = "" if self.reason in (BUDGET, TARGET) else "continue it with --more-rounds N, or "
         return (
             f"run {self.run_id[:8]} of this recipe has ended after "
             f"{self.progress.rounds_done} rounds ({self.reason}); {on}begin another with --new-run"
@@ -89,7 +89,7 @@ def check_recipe(config: CoordinatorConfig) -> None:
     """Make what a start makes of the recipe, and leave nothing behind.
 
     Raises:
-        RecipeError, TaskFileError: It cannot be read, or a key is wrong.
+        RecipeError, RecipeError: It cannot be read, or a key is wrong.
         PolicyError: A name is unknown, or a parameter of the policy.
         DatasetError: The held-out set cannot be read.
         RefusedError: The model to begin from is none of this recipe.
@@ -239,20 +239,21 @@ def read_first_model(named: str, folder: Path, recipe: Recipe) -> bytes:
     Raises:
         RefusedError: There is none, or it is no model of this recipe.
     """
-    option, manifest = f"--init {named}", models.create(recipe.model).manifest()
+    option, model = f"--init {named}", models.create(recipe.model)
     whole = model_manifest(recipe)
+    exported = model.whole_manifest() if isinstance(model, Graph) else whole
     path = _path(option, named, folder)
     try:
         size = path.stat().st_size
-        if size > whole.max_file_bytes:
-            most = whole.max_file_bytes
+        most = max(whole.max_file_bytes, exported.max_file_bytes)
+        if size > most:
             problem = f"is {size} bytes, a model of this recipe at most {most}"
             raise RefusedError(f"{option}: {problem}", _EXPORT)
         data = path.read_bytes()
     except OSError as error:
         raise RefusedError(f"{option}: cannot be read ({error.strerror})", _EXPORT) from error
     try:
-        tensors = model_tensors(data, manifest)
+        tensors = model_tensors(data, model.manifest(), exported)
     except ProtocolError as error:
         raise RefusedError(f"{option}: is no model of this recipe: {error}", _EXPORT) from error
     for name, tensor in tensors.items():
@@ -441,9 +442,7 @@ class HeldOutSet:
 
     def _evaluate(self, tensors: Arrays, x: models.Floats, y: models.Labels) -> Evaluation:
         weights = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
-        if isinstance(self.model, ScoredGraph):
-            return self.model.evaluate(weights, x, y)
-        return evaluate(self.model, weights, x, y)
+        return evaluation_of(self.model, weights, x, y)
 
 
 def held_out(recipe: Recipe, task: TaskFile | None = None) -> HeldOutSet | None:
@@ -456,13 +455,11 @@ def held_out(recipe: Recipe, task: TaskFile | None = None) -> HeldOutSet | None:
         return None
     named = [one.name for one in recipe.data.features]
     dataset: Dataset = load(name, features=recipe.model.features).ordered(named)
-    expect_width(name, dataset.x, recipe.model)
-    x = scaled(dataset.x, recipe.data)
-    expect_fit(name, x, dataset.y, recipe.model)
+    x = expect_fit(name, dataset.x, dataset.y, recipe.model, recipe.data)
     model: models.Model | None = models.create(recipe.model)
     if isinstance(model, Graph) and task is not None:
         model = scored(model, task.once, task.onnx)
-        if model is not None and len(x):
+        if model is not None:
             model.forward(task.first, x[:1])  # what it cannot is told at the start
     if model is None:
         return None

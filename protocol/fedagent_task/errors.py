@@ -8,7 +8,10 @@ class TaskError(FedagentError):
 
 
 class RecipeError(TaskError):
-    """Raised when a recipe does not say what it must; `key` is dotted, or ``recipe``."""
+    """Raised when what a person wrote cannot be used: a recipe, a task file or a torch module.
+
+    `key` is the dotted key, the file, or the part of the module.
+    """
 
     template = "{key}: {reason}"
 
@@ -28,7 +31,7 @@ class DatasetError(TaskError):
 
 
 class TaskFormatError(TaskError):
-    """Raised when bytes are no task, or one that needs newer software."""
+    """Raised when bytes are no task, ask for too much, or need newer software."""
 
     template = "{key}: {detail}"
 
@@ -36,36 +39,12 @@ class TaskFormatError(TaskError):
     detail: str
 
 
-class ProgramError(TaskFormatError):
-    """Raised when a model that travels as a graph is not well formed, or asks for too much."""
+class NotInstalledError(TaskError):
+    """Raised when something is to be computed by a package that is not installed."""
 
-
-class TaskFileError(TaskError):
-    """Raised when a file is no task file, or one that cannot be used here."""
-
-    template = "{path}: {reason}"
-
-    path: str
-    reason: str
-    hint: str
-
-
-class TorchNeededError(TaskError):
-    """Raised when a model that travels as a graph is to be computed without torch."""
-
-    template = "{what} of a model of kind graph is computed by torch"
+    template = "{what}"
 
     what: str
-    hint: str
-
-
-class BuildError(TaskError):
-    """Raised when a torch module cannot be made a task; `what`: the part of it."""
-
-    template = "{what}: {reason}"
-
-    what: str
-    reason: str
     hint: str
 
 

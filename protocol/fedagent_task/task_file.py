@@ -28,7 +28,7 @@ from fedagent_protocol.tensors import (
 from fedagent_task.recipe.shapes import MAX_PARAMETERS, MAX_PROGRAM_BYTES
 from fedagent_task.recipe.spec import MAX_GRAPH_BYTES, ModelSpec, Params
 
-from .errors import ProgramError, TaskFileError
+from .errors import RecipeError, TaskFormatError
 from .models.graph import Graph
 from .program.codec import columns, decode_program, elements
 from .program.spec import Program, Role, Tensor
@@ -101,7 +101,7 @@ def task_of_program(
     """Return the task of an encoded program and all that it begins from.
 
     Raises:
-        ProgramError: The tensors are not the program's.
+        TaskFormatError: The tensors are not the program's.
     """
     known = decode_program(program)
     spec = ModelSpec(kind="graph", features=columns(known), classes=classes, program=program)
@@ -110,17 +110,17 @@ def task_of_program(
     for manifest in (graph.manifest(), graph.once_manifest()):
         lacking = {one.name for one in manifest.specs} - tensors.keys()
         if lacking:
-            raise ProgramError(min(lacking), "is not among the tensors")
+            raise TaskFormatError(min(lacking), "is not among the tensors")
         parts.append(
             {one.name: np.asarray(tensors[one.name], np.float32) for one in manifest.specs}
         )
         if Manifest.of(parts[-1]) != manifest:
-            raise ProgramError("tensors", "are not of the program's shapes")
+            raise TaskFormatError("tensors", "are not of the program's shapes")
     first, once = parts
     if len(first) + len(once) != len(tensors):
-        raise ProgramError("tensors", "are more than the program's")
+        raise TaskFormatError("tensors", "are more than the program's")
     if not all(np.isfinite(one).all() for one in tensors.values()):
-        raise ProgramError("tensors", "hold numbers that are not finite")
+        raise TaskFormatError("tensors", "hold numbers that are not finite")
     blob = encode_tensors(once) if once else b""
     named = msgspec.structs.replace(
         spec,
@@ -135,7 +135,7 @@ def write_task_file(path: Path, task: TaskFile) -> int:
     """Write a task file, the same bytes for the same content; return how many.
 
     Raises:
-        TaskFileError: It could not be read again: its texts are over a limit.
+        RecipeError: It could not be read again: its texts are over a limit.
         OSError: The file cannot be written.
     """
     body = encode_task(task)
@@ -165,22 +165,22 @@ def read_task_file(path: Path) -> TaskFile:
     """Read a task file of anybody's.
 
     Raises:
-        TaskFileError: There is none, or it is not well formed; it says what to do.
+        RecipeError: There is none, or it is not well formed; it says what to do.
     """
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
             hint = "take a smaller model"
-            raise TaskFileError(str(path), f"is {size} bytes, the limit is {MAX_FILE_BYTES}", hint)
+            raise RecipeError(str(path), f"is {size} bytes, the limit is {MAX_FILE_BYTES}", hint)
         body = path.read_bytes()
     except OSError as error:
         reason = f"cannot be read ({error.strerror or error})"
-        raise TaskFileError(str(path), reason, "create one with fedagent task build") from error
+        raise RecipeError(str(path), reason, "create one with fedagent task build") from error
     return decode_task(body, name=str(path))
 
 
 def decode_task(body: bytes, *, name: str = "the task file") -> TaskFile:
-    """Read the bytes of a task file; raises `TaskFileError`."""
+    """Read the bytes of a task file; raises `RecipeError`."""
     try:
         told = _told(body)
         program = base64.b64decode(told.program, validate=True)
@@ -196,10 +196,10 @@ def decode_task(body: bytes, *, name: str = "the task file") -> TaskFile:
             learner=told.learner,
             labels=told.labels,
         )
-    except (ProgramError, ProtocolError) as error:
-        raise TaskFileError(name, f"is not well formed: {error}", _HINT) from error
+    except (TaskFormatError, ProtocolError) as error:
+        raise RecipeError(name, f"is not well formed: {error}", _HINT) from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise TaskFileError(name, "is not a task file", _HINT) from error
+        raise RecipeError(name, "is not a task file", _HINT) from error
 
 
 def _told(body: bytes) -> _Task:

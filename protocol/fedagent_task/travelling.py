@@ -18,6 +18,7 @@ from fedagent_task.recipe.spec import AggregationSpec
 
 CONTROL = "control/"
 """Before a tensor's name: its control variate (SCAFFOLD), beside it in a model or an update."""
+NOTHING = Manifest(())
 
 
 def travelling(model: Manifest, spec: AggregationSpec, trained: Collection[str] = ()) -> Manifest:
@@ -35,13 +36,20 @@ def travelling(model: Manifest, spec: AggregationSpec, trained: Collection[str] 
     return Manifest(tuple(sorted((*model.specs, *controls))))
 
 
-def model_tensors(data: Buffer, model: Manifest) -> dict[str, npt.NDArray[np.generic]]:
-    """Return the model's tensors in a file, without control variates that are beside them.
+def model_tensors(
+    data: Buffer, model: Manifest, beside: Manifest = NOTHING
+) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the model's tensors in a file, without what may be beside them: control variates too.
 
     Raises:
         ManifestError, OversizeError: It holds anything else.
     """
-    plain = tuple(item for item in locate(data) if not item.spec.name.startswith(CONTROL))
+    left_out = {one.name for one in beside.specs} - {one.name for one in model.specs}
+    plain = tuple(
+        item
+        for item in locate(data)
+        if not item.spec.name.startswith(CONTROL) and item.spec.name not in left_out
+    )
     expect_manifest(plain, model)
     return {item.spec.name: tensor_at(data, item) for item in plain}
 

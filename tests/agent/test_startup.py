@@ -33,7 +33,7 @@ from fedagent_testbed.local import RoleProcess
         ("replay:{0}/empty.npz", "empty.npz: is empty; put samples into it"),
         ("replay:{0}/empty.npz,labels=1", "empty.npz: is empty; put samples into it"),
         ("digits:labels=77", "has no sample with these labels; choose other labels"),
-        ("digits:part=5000/5000", "no sample with these labels"),
+        ("digits:part=5000/5000", "too few samples for part 5000 of 5000"),
         ("csv:{0}/there.csv,label=mood", "no column 'mood'"),
     ],
 )

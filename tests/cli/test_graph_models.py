@@ -9,6 +9,7 @@ import safetensors.numpy
 
 import fedagent
 from fedagent_cli.errors import MissingError
+from fedagent_coordinator.runs import read_first_model
 from fedagent_task.models.graph import Graph
 from fedagent_task.recipe.files import open_recipe
 from fedagent_task.recipe.spec import ModelSpec
@@ -58,6 +59,10 @@ def test_safetensors_are_the_whole_state_of_the_module(data: Path, tmp_path: Pat
     state = safetensors.numpy.load_file(out)
     assert {name: t.shape for name, t in state.items()} == {"weight": (10, 64), "bias": (10,)}
     np.testing.assert_array_equal(state["weight"], dense_task(frozen=True).once["weight"])
+    recipe = open_recipe(next(tmp_path.glob("*.fedtask"))).recipe
+    first = safetensors.numpy.load(read_first_model(str(out), tmp_path, recipe))
+    assert first.keys() == {"bias"}
+    np.testing.assert_array_equal(first["bias"], state["bias"])
 
 
 def test_both_files_predict_the_same(

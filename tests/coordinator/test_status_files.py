@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from fedagent_coordinator.picture import status_files
 from fedagent_coordinator.picture.status_files import (
@@ -21,6 +22,7 @@ from fedagent_coordinator.picture.status_files import (
 from fedagent_coordinator.picture.summary import conclusion
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
+from tests.fakes.engine_field import settings
 from tests.fakes.toy_edge import declined
 
 RUN, EPOCH, NEXT = "1" * 32, "e" * 32, "f" * 32
@@ -213,11 +215,21 @@ def test_what_is_no_such_file_is_nothing(tmp_path: Path) -> None:
 def test_the_line_says_what_the_budget_does_not_pay(
     what: str, rent_micro: int, *, placed: bool
 ) -> None:
-    line = conclusion("budget", placed=placed, rent_micro=rent_micro, rounds_done=4, model="ab")
+    said = settings(placed=placed).recipe
+    line = conclusion("budget", said, spent_micro=7, rents=rent_micro > 0, done=4, model="ab")
     assert (
         line == f"the budget is too low for another {what}: stopped after 4 rounds, final model ab"
     )
 
 
-def test_other_ends_need_no_words() -> None:
-    assert not conclusion("rounds", placed=True, rent_micro=5, rounds_done=4, model="ab")
+@pytest.mark.parametrize(
+    ("total", "left"),
+    [(None, "2.5 credits are spent"), (10_000_000, "7.5 of 10 credits are left")],
+)
+def test_a_reached_target_says_what_is_left_of_the_budget(total: int | None, left: str) -> None:
+    changed = settings(total_micro=total).recipe
+    wanted = structs.replace(changed.evaluation, dataset="digits-test", target=0.5)
+    said = structs.replace(changed, evaluation=wanted)
+    line = conclusion("target", said, spent_micro=2_500_000, rents=False, done=4, model="ab")
+    assert line.startswith(f"error 0.5, the target, is reached, {left}: stopped after 4 rounds")
+    assert not conclusion("rounds", said, spent_micro=5, rents=True, done=4, model="ab")

@@ -142,6 +142,7 @@ class Field(Played):
     evaluated: dict[int, fx.BookEvaluation] = field(default_factory=dict)
     committed: list[str] = field(default_factory=list)
     at_reserve: Callable[[], object] = lambda: None
+    metrics: Callable[[int], Mapping[str, float]] = lambda _round: {}
 
     def __post_init__(self) -> None:
         self.open()
@@ -238,7 +239,7 @@ class Field(Played):
             self.blobs[effect.digest] = data
             return ModelFinished(effect.digest, effect.size)
         if isinstance(effect, fx.EvaluateHeldOut):
-            return fx.HeldOutEvaluated(effect.round, effect.digest)
+            return fx.HeldOutEvaluated(effect.round, effect.digest, self.metrics(effect.round))
         assert isinstance(effect, fx.Merge)
         weights = [one.weight for one in effect.models]
         tensors = [decode_tensors(self.blobs[one.digest], MANIFEST) for one in effect.models]

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import torch
 
-from fedagent_task.errors import ProgramError, TaskFileError
+from fedagent_task.errors import RecipeError, TaskFormatError
 from fedagent_task.program.operators import operators
 from fedagent_task.program.torch_program import TorchProgram
 from fedagent_task.task_file import decode_task
@@ -170,7 +170,7 @@ def tried(body: bytes) -> str:
     """
     try:
         task = decode_task(body)
-    except TaskFileError:
+    except RecipeError:
         return "file"
     try:
         program = TorchProgram(task.program, limit=LIMIT)
@@ -188,6 +188,6 @@ def tried(body: bytes) -> str:
         program.evaluate(batch)
         program.tensors()
         program.local()
-    except ProgramError:
+    except TaskFormatError:
         return "program"
     return "trained"

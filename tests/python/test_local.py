@@ -13,6 +13,7 @@ import pytest
 import fedagent
 from fedagent import Run, run_local
 from fedagent.local import Named
+from fedagent_testbed.local_fleet import Fleet, LocalFleet
 
 from .runs import RECIPE, samples
 
@@ -88,6 +89,30 @@ def test_a_run_that_learnt_nothing_says_why(tmp_path: Path) -> None:
         )
     assert "no update of any device was used: schema" in str(caught.value)
     assert "task wants 3, the stream has 2" in str(caught.value)
+
+
+def test_nobody_is_cut_off_while_devices_train(tmp_path: Path) -> None:
+    agents: dict[str, dict[str, object]] = {"a": {}, "b": {}}
+    fleet = Fleet(Path("r"), (), 1, directory=tmp_path, agents=agents, edges={}, max_wait_s=4.0)
+    running = LocalFleet(fleet, stopped=lambda: 0)
+
+    def later(seconds: float) -> list[object]:
+        return [event["text"] for _, event in running._progress(at + seconds)]
+
+    waits: dict[str, object] = {"event": "waiting", "reason": "agents", "agents": 1, "wanted": 2}
+    at = time.monotonic()
+    running._took("coordinator", {**waits, "at": at})
+    running._took("coordinator", {**waits, "at": at + 100.0})
+    assert later(31.0) == ["waiting for agents: 1 of 2"]
+    with pytest.raises(fedagent.FleetError, match="for 120 s, waiting for agents: 1 of 2; read"):
+        later(121.0)
+    running._took("a", {"event": "ordered", "at": at + 121.0})
+    assert later(130.0) == ["1 of 2 devices train"]
+    assert later(100_000.0) == ["1 of 2 devices train"]
+    running._took("a", {"event": "update", "at": at + 100_000.0})
+    assert later(100_124.0) == ["waiting for the round's end"]
+    with pytest.raises(fedagent.FleetError, match="for 124 s, waiting for the round's end"):
+        later(100_125.0)
 
 
 def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:

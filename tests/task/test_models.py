@@ -157,8 +157,17 @@ def test_features_are_scaled_and_misfits_are_found() -> None:
     assert fitting(bad, np.array([0, 0]), spec).tolist() == [False, True]
     with pytest.raises(DatasetError, match=r"model\.features"):
         expect_fit("set", x[:, :1], np.zeros(4), spec)
-    with pytest.raises(DatasetError, match=r"model\.classes"):
-        expect_fit("set", x, y, spec)
+    for features, label, says in (
+        (bad[0], 0.0, "sample 3 has a feature that is not finite; leave it out"),
+        (x[1], np.nan, "sample 3 has a label that is not finite"),
+        (x[1], -1.0, "sample 3 has the label -1, which is below 0; count the classes from 0"),
+        (x[1], 0.5, "sample 3 has the label 0.5, which is no whole number"),
+        (x[1], 3.0, r"sample 3 has the label 3, but the model's classes are 0 to 2; .*\.classes"),
+    ):
+        with pytest.raises(DatasetError, match=says):
+            expect_fit("set", np.vstack([x[:3], features]), np.array([0, 1, 2, label]), spec)
+    with pytest.raises(DatasetError, match="set: has no samples"):
+        expect_fit("set", x[:0], y[:0], spec)
     expect_fit("set", x, np.array([0, 1, 2, 0]), spec)
 
 
@@ -171,7 +180,7 @@ def test_sparse_samples_are_scaled_and_evaluated_as_dense_ones() -> None:
     with pytest.raises(TaskFormatError, match=r"data\.offset"):
         scaled(sparse, DataSpec(offset=1.0))
     with pytest.raises(DatasetError, match=r"model\.features"):
-        expect_fit("set", Csr.empty(3), np.zeros(0), spec)
+        expect_fit("set", np.zeros((1, 3)), np.zeros(1), spec)
 
 
 def test_ratings_of_strangers_do_not_fit() -> None:

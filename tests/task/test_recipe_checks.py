@@ -70,6 +70,31 @@ def test_a_key_that_does_not_fit_is_refused_with_the_hint(sets: tuple[str, ...],
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("sets", "keys"),
+    [
+        (("privacy.mode=local",), ["rounds.weighting", "limits.norm"]),
+        (
+            ("learner.batch=x", "rounds.cuont=3", "model.kind=7", "budget.per_edge=nan"),
+            ["budget.per_edge", "model.kind", "learner.batch", "rounds.cuont"],
+        ),
+        (("model=3", "rounds={}"), ["model", "rounds.count", "rounds.deadline_s"]),
+        (("learner.name=foo", "model.kind=bar"), ["model.kind", "learner.name"]),
+        (("model.kind=cnn", "model.classes=1"), ["model.layout", "model.classes"]),
+        (
+            ("learner.batch=0", "rounds.stop=target", "evaluation.target=0"),
+            ["learner.batch", "rounds.stop"],
+        ),
+    ],
+)
+def test_all_that_is_wrong_is_said_at_once(sets: tuple[str, ...], keys: list[str]) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(DEMO, sets)
+    said = str(caught.value).split(" | ")
+    assert sorted(line.partition(":")[0] for line in said) == sorted(keys)
+    assert all("; " in line for line in said)
+
+
 def test_the_rate_falls_by_a_factor_a_round_and_is_never_0() -> None:
     assert [LearnerSpec(rate=1.0, decay=0.5).rate_at(t) for t in (1, 2, 3)] == [1.0, 0.5, 0.25]
     assert LearnerSpec(rate=0.1, decay=1e-6).rate_at(10**7) > 0

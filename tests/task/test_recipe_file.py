@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_task.errors import RecipeError, TaskFileError
+from fedagent_task.errors import RecipeError
 from fedagent_task.recipe.files import open_recipe
 from fedagent_task.recipe.text import parse_recipe, recipe_digest
 from tests.fakes.graph_tasks import dense_task, written
@@ -61,8 +61,8 @@ def test_a_task_file_stands_for_a_recipe(tmp_path: Path) -> None:
     [
         (["model.features=64"], RecipeError, r"model\.features: is set by the task file"),
         (["model.classes=10"], RecipeError, r"model\.classes: is set by the task file"),
-        (["model.task=no.fedtask"], TaskFileError, r"no\.fedtask: cannot be read.*task build"),
-        (["model.task=mine.toml"], TaskFileError, r"mine\.toml: is not a task file"),
+        (["model.task=no.fedtask"], RecipeError, r"no\.fedtask: cannot be read.*task build"),
+        (["model.task=mine.toml"], RecipeError, r"mine\.toml: is not a task file"),
         (["learner.name=strsaga"], RecipeError, r"learner\.name.*minibatch, sgd or bgd"),
         (["learner.backend=numpy"], RecipeError, r"learner\.backend"),
         (["model.l2=0.1"], RecipeError, r"model\.l2.*loss of the task"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from fedagent_task.errors import ProgramError, TaskFileError
+from fedagent_task.errors import RecipeError, TaskFormatError
 from fedagent_task.program import encode_program
 from fedagent_task.program.spec import Tensor
 from fedagent_task.task_file import (
@@ -62,7 +62,7 @@ def test_tensors_that_are_not_the_programs_are_refused() -> None:
         ({**FIRST, "bias": np.ones(3, np.float32)}, "shapes"),
         ({**FIRST, "bias": np.full(2, np.nan, np.float32)}, "finite"),
     ):
-        with pytest.raises(ProgramError, match=says):
+        with pytest.raises(TaskFormatError, match=says):
             task_of_program(body, tensors, classes=2)
 
 
@@ -85,5 +85,5 @@ def test_tensors_that_are_not_the_programs_are_refused() -> None:
     ],
 )
 def test_other_files_are_refused_in_one_line(body: bytes) -> None:
-    with pytest.raises(TaskFileError, match="build it again"):
+    with pytest.raises(RecipeError, match="build it again"):
         decode_task(body)

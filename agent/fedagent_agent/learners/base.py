@@ -8,17 +8,37 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.messages import TrainCourse
-from fedagent_task.models import Inputs, Labels
+from fedagent_task.models import Inputs, Labels, Model
+from fedagent_task.models.graph import Graph
 
 Tensors = Mapping[str, npt.NDArray[np.float32]]
 
 
-class UserCodeError(Exception):
-    """Raised when a package's training code failed; says what and where, and nothing more."""
+class FailedTrainingError(FedagentError):
+    """A training or evaluation without a result; becomes `Failed`, whose reasons it has."""
 
-    def __init__(self, where: str) -> None:
-        super().__init__(f"the task's own training code raised {where}")
+    template = "{reason}: {detail}"
+
+    reason: str
+    detail: str = ""
+
+
+def failed_code(where: str) -> FailedTrainingError:
+    """Return the error of a package's training code: what and where, and nothing more."""
+    return FailedTrainingError("error", f"the task's own training code raised {where}")
+
+
+def enough(model: Model, count: int) -> bool:
+    """Return whether there is something to learn from.
+
+    Raises:
+        FailedTrainingError: There is one sample, and the model needs two.
+    """
+    if count == 1 and isinstance(model, Graph) and (what := model.program.pairs):
+        raise FailedTrainingError("no_data", f"{what} needs two samples")
+    return count > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +76,10 @@ class Learner(Protocol):
         """Take new samples: scaled float32 [n, features], or sparse, and labels [n]."""
 
     def step(self, iterations: int) -> StepResult:
-        """Do this many local iterations; short enough to be cancelled between calls."""
+        """Do this many local iterations; short enough to be cancelled between calls.
+
+        `FailedTrainingError` of the reason ``no_data``: more samples are needed.
+        """
 
     def update(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the float32 difference to the model that `begin` gave."""

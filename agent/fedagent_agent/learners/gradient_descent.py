@@ -8,12 +8,12 @@ import numpy.typing as npt
 
 from fedagent_protocol.messages import TrainCourse
 from fedagent_task.models import Inputs, Labels, Model
-from fedagent_task.models.base import Csr, joined
+from fedagent_task.models.base import Csr, batches, joined
 from fedagent_task.recipe.client_terms import NO_TERMS, ClientTerms
 from fedagent_task.recipe.spec import LearnerSpec
 from fedagent_task.travelling import CONTROL
 
-from .base import StepResult, Tensors
+from .base import StepResult, Tensors, enough
 from .course import ControlVariates, Course
 from .steps import NOTHING, Steps, create_steps
 
@@ -87,7 +87,7 @@ class _Descent:
         terms: ClientTerms = NO_TERMS,
         **shared: Unpack[Shared],
     ) -> None:
-        self._spec, self._rng = spec, rng
+        self._model, self._spec, self._rng = model, spec, rng
         # Drawn apart: what a learner without randomness of torch's draws stays the same.
         seed = int(rng.spawn(1)[0].integers(2**62))
         self._steps: Steps = create_steps(model, spec, terms, seed=seed, **shared)
@@ -185,14 +185,14 @@ class Minibatch(_Descent):
     def step(self, iterations: int) -> StepResult:
         """Do this many passes."""
         count = len(self._memory)
-        if count == 0:
+        if not enough(self._model, count):
             return StepResult(0, 0, 0.0)
-        size, total = self._spec.batch, 0.0
-        self._look(self._memory.rows(slice(i, min(i + size, count))) for i in range(0, count, size))
+        parts, total = batches(count, self._spec.batch), 0.0
+        self._look(map(self._memory.rows, parts))
         for _ in range(iterations):
             order = self._rng.permutation(count)
-            for start in range(0, count, size):
-                batch = order[start : start + size]
+            for part in parts:
+                batch = order[part]
                 total += self._descend(*self._memory.rows(batch)) * len(batch)
         seen = iterations * count
         return StepResult(iterations, seen, total / max(seen, 1))
@@ -204,7 +204,7 @@ class Bgd(Minibatch):
     def step(self, iterations: int) -> StepResult:
         """Do this many steps."""
         count = len(self._memory)
-        if count == 0:
+        if not enough(self._model, count):
             return StepResult(0, 0, 0.0)
         x, y = self._memory.rows(slice(count))
         total = 0.0
@@ -238,7 +238,7 @@ class Sgd(_Descent):
     @property
     def default_iterations(self) -> int:
         """As many as the waiting samples need."""
-        return -(-self._waiting // self._spec.batch)
+        return len(batches(self._waiting, self._spec.batch))
 
     @property
     def num_samples(self) -> int:
@@ -260,19 +260,17 @@ class Sgd(_Descent):
 
     def step(self, iterations: int) -> StepResult:
         """Do this many steps, or as many as there are samples for."""
-        done = seen = 0
-        size, total = self._spec.batch, 0.0
-        firsts = range(self._next, len(self._y), size)
-        self._look((self._x[i : i + size], self._y[i : i + size]) for i in firsts)
-        while done < iterations and self._waiting:
-            batch = slice(self._next, self._next + size)
-            x, y = self._x[batch], self._y[batch]
-            total += self._descend(x, y) * len(y)
-            self._next += len(y)
-            seen += len(y)
-            done += 1
+        if not enough(self._model, self._waiting):
+            return StepResult(0, 0, 0.0)
+        x, y, seen, total = self._x[self._next :], self._y[self._next :], 0, 0.0
+        parts = batches(len(y), self._spec.batch)
+        self._look((x[part], y[part]) for part in parts)
+        for part in parts[:iterations]:
+            total += self._descend(x[part], y[part]) * len(y[part])
+            seen = part.stop
+        self._next += seen
         self._used += seen
-        return StepResult(done, seen, total / max(seen, 1))
+        return StepResult(min(iterations, len(parts)), seen, total / max(seen, 1))
 
     @property
     def _waiting(self) -> int:

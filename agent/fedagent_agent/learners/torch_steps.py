@@ -17,7 +17,7 @@ from fedagent_task.recipe.client_terms import NO_TERMS, ClientTerms
 from fedagent_task.recipe.shapes import POOL
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
-from .base import Tensors, UserCodeError
+from .base import Tensors, failed_code
 from .steps import Arrays
 
 _HINT = {
@@ -306,6 +306,7 @@ class HeldInTorch(_Graph):
         super().__init__(TorchProgram(model.program, device=self.device), once)
         fixed = {one.name for one in model.program.of_roles("frozen")}
         self._frozen = [t for name, t in self.program.buffers.items() if name in fixed]
+        self._frozen += self.program.constants
         self._writes = [tensor._version for tensor in self._frozen]  # noqa: SLF001 - torch's count
 
     @property
@@ -318,7 +319,7 @@ class HeldInTorch(_Graph):
         return self.program.inputs_of(densed(x), y)
 
     def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return every tensor that travels; `UserCodeError`: a frozen one was written to."""
+        """Return every tensor that travels; `FailedTrainingError`: a frozen one was written to."""
         if self._writes != [tensor._version for tensor in self._frozen]:  # noqa: SLF001 - the same
-            raise UserCodeError("no error, but wrote to a tensor that is frozen")
+            raise failed_code("no error, but wrote to a tensor that is frozen")
         return super().tensors()

@@ -20,9 +20,10 @@ import numpy.typing as npt
 
 from fedagent_protocol.messages import TrainCourse
 from fedagent_task.models import Doubles, Floats, Inputs, Labels, Model
+from fedagent_task.models.base import batches
 from fedagent_task.recipe.spec import LearnerSpec, ParamValue
 
-from .base import StepResult, Tensors, UserCodeError
+from .base import StepResult, Tensors, enough, failed_code
 from .gradient_descent import Ring, Shared
 from .steps import IN_TORCH, by_torch, moved
 
@@ -73,14 +74,14 @@ class HeldInNumpy:
         return x, y
 
     def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return the model's tensors; `UserCodeError`: one is gone or of another shape."""
+        """Return the model's tensors; `FailedTrainingError`: one is gone or of another shape."""
         try:
             found = {n: np.asarray(self.view.weights.get(n), np.float32) for n in self._shapes}
         except (TypeError, ValueError) as error:
-            raise UserCodeError("no error, but left values that are not numbers") from error
+            raise failed_code("no error, but left values that are not numbers") from error
         for name, tensor in found.items():
             if tensor.shape != self._shapes[name]:
-                raise UserCodeError(f"no error, but left {name!r} in another shape")
+                raise failed_code(f"no error, but left {name!r} in another shape")
         return found
 
     def local(self) -> Tensors:
@@ -106,12 +107,12 @@ class Batches:
         return len(self._memory)
 
     def __len__(self) -> int:
-        return (len(self._memory) + self._size - 1) // self._size
+        return len(batches(len(self._memory), self._size))
 
     def __iter__(self) -> Iterator[Any]:
         order = self._rng.permutation(len(self._memory))
-        for start in range(0, len(order), self._size):
-            x, y = self._memory.rows(order[start : start + self._size])
+        for part in batches(len(order), self._size):
+            x, y = self._memory.rows(order[part])
             self.drawn += len(y)
             yield self._held.batch(x, y)
 
@@ -176,6 +177,7 @@ class UserLearner:
         self, train: Train, held: Held, model: Model, spec: LearnerSpec, rng: np.random.Generator
     ) -> None:
         self._train, self._held, self._spec, self._rng = train, held, spec, rng
+        self._model = model
         self._memory = Ring(spec.buffer, model.spec.features)
         self._base: Tensors = {}
         self._first_local: dict[str, npt.NDArray[np.float32]] = {
@@ -209,8 +211,8 @@ class UserLearner:
         self._memory.absorb(x, y)
 
     def step(self, iterations: int) -> StepResult:
-        """Call the function; `UserCodeError`: it failed."""
-        if not len(self._memory):
+        """Call the function; `FailedTrainingError`: it failed, or one sample is too few."""
+        if not enough(self._model, len(self._memory)):
             return StepResult(0, 0, 0.0)
         batches = Batches(self._memory, self._spec.batch, self._rng, self._held)
         context = TrainContext(
@@ -226,7 +228,7 @@ class UserLearner:
         try:
             self._train(self._held.view, batches, context)
         except Exception as error:
-            raise UserCodeError(place_in(error, self._train)) from error
+            raise failed_code(place_in(error, self._train)) from error
         if context.metrics:
             told = ", ".join(f"{name}={n:.6g}" for name, n in sorted(context.metrics.items()))
             _log.info("round %d: the task reports %s", self._number, told)

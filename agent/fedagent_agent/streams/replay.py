@@ -43,8 +43,12 @@ class ReplayStream(ResumableStream):
         except DatasetError as error:
             raise StreamError("stream", error.reason, error.hint, error.path) from error
         if not len(data):
-            reason = "has no sample with these labels"
-            raise StreamError("labels", reason, "choose other labels", self._spec.path)
+            index, count = self._spec.part
+            reason, where = f"has too few samples for part {index} of {count}", self._spec.path
+            if self._spec.labels:
+                reason = "has no sample with these labels"
+                raise StreamError("labels", reason, "choose other labels", where)
+            raise StreamError("part", reason, "deal it into fewer parts", where)
         self._due = self._spec.start if self._offset == 0 else 0
         self._data, self._last = data, now
         known = data.y.dtype == np.int64

@@ -22,7 +22,11 @@ PathText = Annotated[str, Meta(max_length=8192)]
 
 
 class FrameError(Exception):
-    """Raised when bytes on a pipe are no frame of the expected kind."""
+    """Raised when bytes on a pipe are no frame of the expected kind; `ended`: none will come."""
+
+    def __init__(self, problem: str, *, ended: bool = False) -> None:
+        super().__init__(problem)
+        self.ended = ended
 
 
 class _Frame(Struct, frozen=True, kw_only=True, tag_field="t", omit_defaults=True):

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedagent_agent.learners import Tensors, instead_of
 from fedagent_agent.learners import create as create_learner
+from fedagent_agent.learners.base import FailedTrainingError
 from fedagent_agent.streams import parse_stream
 from fedagent_agent.streams.base import Samples, Stream, StreamSchema
 from fedagent_agent.streams.spec import StreamError
@@ -44,15 +45,6 @@ MANY, FEW = 0.1, 0.005
 _SPARSE_KINDS = ("linear", "logistic", "softmax", "svm")
 
 _log = logging.getLogger(__name__)
-
-
-class FailedTrainingError(Exception):
-    """A training or evaluation without a result; becomes `Failed`."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = detail
 
 
 class OpenTask:

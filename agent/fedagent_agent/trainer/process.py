@@ -20,6 +20,7 @@ from collections import deque
 from contextlib import closing, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import NoReturn
 
 from .frames import (
     Cancel,
@@ -42,10 +43,6 @@ EXIT_WIRE = 3
 """Exit code when the agent's bytes are no requests."""
 
 
-class EndedError(Exception):
-    """Raised when stdin is at its end: the process shall end."""
-
-
 class Requests:
     """The requests on a file descriptor, in order; cancels overtake the others."""
 
@@ -56,7 +53,7 @@ class Requests:
         self._cancelled: int | None = None
 
     def next(self) -> Job:
-        """Wait for the next request; `EndedError`: there will be none."""
+        """Wait for the next request; `FrameError`: there will be none."""
         while not self._waiting:
             self._read()
         return self._waiting.popleft()
@@ -74,7 +71,7 @@ class Requests:
     def _read(self) -> None:
         data = os.read(self._fd, _READ_BYTES)
         if not data:
-            raise EndedError
+            raise FrameError("stdin is at its end", ended=True)
         for body in self._frames.feed(data):
             request = decode_request(body)
             if isinstance(request, Cancel):
@@ -90,11 +87,11 @@ def _place_of(error: BaseException) -> str:
     return f"{type(error).__name__}{where}"
 
 
-def serve(requests_fd: int, replies_fd: int) -> None:
-    """Answer requests until there are no more."""
+def serve(requests_fd: int, replies_fd: int) -> NoReturn:
+    """Answer requests until `FrameError`: there are no more."""
     requests = Requests(requests_fd)
     trainer = Trainer(requests.cancelled)
-    with suppress(EndedError), closing(trainer):
+    with closing(trainer):
         while True:
             _send(replies_fd, answer(trainer, requests.next()))
 
@@ -103,7 +100,7 @@ def answer(trainer: Trainer, job: Job) -> Reply:
     """Do a job; an unforeseen error becomes `Failed`, named by type and place."""
     try:
         return trainer.answer(job)
-    except EndedError:
+    except FrameError:
         raise
     except Exception as error:  # noqa: BLE001 - the top of a job
         place = _place_of(error)
@@ -117,7 +114,7 @@ def _send(fd: int, reply: Reply) -> None:
         try:
             data = data[os.write(fd, data) :]
         except BrokenPipeError as error:
-            raise EndedError from error
+            raise FrameError("nobody reads the replies", ended=True) from error
 
 
 def _log_place(
@@ -193,11 +190,11 @@ def main() -> int:
     try:
         serve(requests_fd, replies_fd)
     except FrameError as error:
-        _log.critical("the trainer ends: %s", error)
-        return EXIT_WIRE
+        if not error.ended:
+            _log.critical("the trainer ends: %s", error)
+        return 0 if error.ended else EXIT_WIRE
     finally:
         _end_helpers()
-    return 0
 
 
 def _end_helpers() -> None:

@@ -11,14 +11,15 @@ OpenDP's, whose sampler floating-point attacks do not break. The count is sent a
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedagent_task.models import Inputs, Labels, Model, Weights
+from fedagent_task.models.base import batches
 from fedagent_task.privacy.accountant import opendp
 from fedagent_task.recipe.spec import OpinionsSpec, TaskSpec
-from fedagent_task.scoring.graph import ScoredGraph
+from fedagent_task.scoring.graph import evaluation_of
 
 if TYPE_CHECKING:
     from opendp.mod import Measurement
@@ -36,7 +37,6 @@ class Scorer:
 
     def __init__(self, task: TaskSpec, model: Model) -> None:
         self._model = model
-        self._graph = cast("ScoredGraph", model) if model.spec.kind == "graph" else None
         # Whoever made the task: where neighbours decide nobody else is told of opinions.
         self._wanted = task.on_device and task.opinions.mode != "peers"
         self._regression = model.spec.regression
@@ -59,20 +59,11 @@ class Scorer:
 
     def add(self, x: Inputs, y: Labels) -> None:
         """Score all of these samples: scaled [n, features], labels [n]."""
-        for start in range(0, len(y), MAX_SAMPLES):
-            part = slice(start, start + MAX_SAMPLES)
-            if self._graph is not None:
-                found = self._graph.evaluate(self._base, x[part], y[part])
-                value = found.loss if self._regression else found.accuracy or 0.0
-                self._count += found.count
-                self._sum += value * found.count
-                continue
-            output, labels = self._model.forward(self._base, x[part]), y[part]
-            self._count += len(labels)
-            if self._regression:
-                self._sum += float(np.square(output[:, 0] - labels).sum())
-            else:
-                self._sum += int((output.argmax(axis=1) == labels).sum())
+        for part in batches(len(y), MAX_SAMPLES):
+            found = evaluation_of(self._model, self._base, x[part], y[part])
+            value = found.loss if self._regression else found.accuracy or 0.0
+            self._count += found.count
+            self._sum += value * found.count
 
     @property
     def metric(self) -> str:
@@ -110,7 +101,7 @@ def protect(score: float, spec: OpinionsSpec) -> tuple[float, float]:
     The cost is epsilon by OpenDP's accounting, 0 without noise.
 
     Raises:
-        OpenDpMissingError: Noise is wanted and cannot be made; nothing may be sent.
+        NotInstalledError: Noise is wanted and cannot be made; nothing may be sent.
     """
     shaped = shape(score, spec)
     if spec.epsilon <= 0:

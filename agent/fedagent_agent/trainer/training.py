@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_agent.learners import Learner, Tensors
-from fedagent_agent.learners.base import UserCodeError
+from fedagent_agent.learners.base import FailedTrainingError
 from fedagent_agent.learners.user import UserLearner
 from fedagent_agent.streams.spec import StreamError
 from fedagent_node.data_dir import passing
-from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.errors import FedagentError, ProtocolError
 from fedagent_protocol.messages import NO_COURSE, TrainStats
 from fedagent_protocol.tensors import Buffer, Manifest, decode_tensors, tensor_parts
-from fedagent_task.errors import ProgramError, TaskFormatError
+from fedagent_task.errors import NotInstalledError, TaskFormatError
 from fedagent_task.moments import LARGEST, Moments
-from fedagent_task.privacy.accountant import OpenDpMissingError, deviation_of
+from fedagent_task.privacy.accountant import deviation_of
 from fedagent_task.privacy.mechanism import clipped, noised
 from fedagent_task.secure_aggregation.ring import (
     MASKED,
@@ -47,7 +47,7 @@ from .frames import (
     Trained,
 )
 from .load_meter import Clock, LoadMeter, parts
-from .open_task import FailedTrainingError, OpenTask
+from .open_task import OpenTask
 from .scoring import protect
 
 MAPPED_BYTES = 4 << 20
@@ -70,6 +70,7 @@ class _Tally:
     seen: int = 0
     loss: float = 0.0
     limited: bool = False
+    lacks: str = ""
 
     @property
     def mean_loss(self) -> float:
@@ -106,21 +107,20 @@ class Trainer:
             if isinstance(job, Mask):
                 return _mask(job, self._open)
             return self._train(job, self._open)
-        except FailedTrainingError as failed:
-            return self._failed(job, failed)
-        except OpenDpMissingError as error:
+        except NotInstalledError as error:
             return Failed(job=job.job, reason="privacy", detail=str(error))
-        except (UserCodeError, ProgramError, MemoryError, RuntimeError) as error:
-            theirs = isinstance(error, UserCodeError | ProgramError)
-            if not lacks_memory(error.__cause__ if theirs else error):
-                if theirs:
-                    return Failed(job=job.job, reason="error", detail=str(error)[:1000])
-                raise
-            if isinstance(job, Open):
-                self.close()
-            offset, mark = self._open.place if self._open is not None else (None, "")
-            detail = _NO_MEMORY
-            return Failed(job=job.job, reason="memory", detail=detail, offset=offset, mark=mark)
+        except (FedagentError, MemoryError, RuntimeError) as error:
+            if lacks_memory(error.__cause__ if isinstance(error, FedagentError) else error):
+                if isinstance(job, Open):
+                    self.close()
+                offset, mark = self._open.place if self._open is not None else (None, "")
+                detail = _NO_MEMORY
+                return Failed(job=job.job, reason="memory", detail=detail, offset=offset, mark=mark)
+            if isinstance(error, FailedTrainingError):
+                return self._failed(job, error)
+            if isinstance(error, TaskFormatError):
+                return Failed(job=job.job, reason="error", detail=str(error)[:1000])
+            raise
 
     def close(self) -> None:
         """Close the streams."""
@@ -148,7 +148,7 @@ class Trainer:
         return Failed(
             job=job.job,
             reason=failed.reason,
-            detail="; ".join(filter(None, (failed.detail, task.note))),
+            detail="; ".join(filter(None, (failed.detail, task.note)))[:1000],
             offset=task.place.offset,
             mark=task.place.mark,
             counters=task.counters,
@@ -258,7 +258,7 @@ class Trainer:
             if tally.limited and task.task.learner.step_s > 0:
                 break  # what is still to come waits in the stream for the next round
         if meter.iterations == 0:
-            raise FailedTrainingError("no_data", task.no_data_reason)
+            raise FailedTrainingError("no_data", tally.lacks or task.no_data_reason)
         if task.learner.num_samples == 0:
             # strSAGA takes a sample in at every second iteration: one alone learns nothing.
             raise FailedTrainingError("no_data", "too few iterations to use a single sample")
@@ -296,8 +296,14 @@ class Trainer:
                 return
             if isinstance(learner, UserLearner):
                 block = left  # it stops by itself
-            with meter:
-                result = learner.step(block)
+            try:
+                with meter:
+                    result = learner.step(block)
+            except FailedTrainingError as failed:
+                if failed.reason != "no_data":
+                    raise
+                tally.lacks = failed.detail  # a later arrival step may have enough
+                return
             if result.iterations == 0:
                 return
             meter.did(result.iterations)

@@ -32,7 +32,7 @@ from fedagent_protocol.columns import claims_in, column
 from fedagent_protocol.errors import MalformedError, safe_text
 from fedagent_protocol.messages import EdgeMoments, OpinionMode, Opinions, Volunteers
 from fedagent_protocol.signed import Asked
-from fedagent_task.moments import Moments, MomentsError
+from fedagent_task.moments import Moments
 from fedagent_task.recipe.spec import Recipe
 
 from .edges import EdgeSession
@@ -258,10 +258,7 @@ def _moments(message: EdgeMoments, recipe: Recipe) -> EdgeAnswer:
     found, agents = None, message.agents if message.moments else 0
     if message.moments:
         most = agents * recipe.limits.max_samples
-        try:
-            found = Moments.decode(message.moments, features=recipe.model.features, most=most)
-        except MomentsError as error:
-            raise MalformedError(f"statistics that cannot be: {error}") from error
+        found = Moments.decode(message.moments, features=recipe.model.features, most=most)
     return EdgeAnswer(message.asked, moments=found, agents=agents)
 
 

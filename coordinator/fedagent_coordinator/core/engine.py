@@ -55,7 +55,7 @@ from .evaluating import Evaluating
 from .merge import Merging
 from .ordered import Ordered
 from .phases import Idle, Observing, next_round
-from .readiness import NeedsUnmetError
+from .readiness import TARGET, NeedsUnmetError
 from .run import Phase, Run
 from .settings import Progress, Settings
 
@@ -166,7 +166,7 @@ class Engine:
             # A former process may not have come to write how good it is.
             run.evaluate_model(run.models.round, run.models.digest)
         opens_at = min(self._first_at, now + run.settings.recipe.rounds.every_s)
-        if now >= opens_at or run.settings.over(run.rounds_done):
+        if now >= opens_at or run.over:
             self._enter(next_round(run, now), now)
             return
         run.not_before = opens_at
@@ -219,13 +219,16 @@ class Engine:
         for edge in self.run.edges.live():
             self.run.welcome(edge.id)
 
-    def _evaluated(self, found: fx.HeldOutEvaluated, _now: float) -> None:
+    def _evaluated(self, found: fx.HeldOutEvaluated, now: float) -> None:
         self.run.evaluating -= 1
         self.run.evaluated = found.digest
         if found.metrics:
             self.run.do(fx.SaveMetrics(found))
         fields = {"accuracy": None, "loss": None, **found.metrics}
         self.run.do(Emit("model", {"round": found.round, "digest": found.digest, **fields}))
+        self.run.judge(found.metrics)
+        if self.run.over == TARGET and isinstance(self.phase, Idle | Observing):
+            self._enter(next_round(self.run, now), now)
 
     def _standardized(self, found: fx.Standardized, now: float) -> None:
         run = self.run

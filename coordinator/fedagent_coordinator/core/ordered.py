@@ -16,6 +16,7 @@ from fedagent_protocol.messages import (
     RoundReport,
 )
 from fedagent_protocol.signed import Assigning
+from fedagent_task.scoring.measures import DEVICE_SCORE
 
 from .answers import by_client
 from .edges import EdgeSession
@@ -260,6 +261,8 @@ class Ordered(Phase):
     def _close(self, settled: Settle, now: float) -> Phase:
         seconds = round(now - self._opened_at, 6)
         self.run.do(round_event(settled, self._plan.controls, self.run.spent_micro, seconds))
+        if settled.details.score_n:
+            self.run.judge({DEVICE_SCORE.key: settled.details.score})
         return self._then(now)
 
 

@@ -41,8 +41,8 @@ def wait(run: Run, reason: str, now: float, *, edges: int = 0, agents: int = 0) 
 
 def next_round(run: Run, now: float) -> Phase:
     """Ask all edges for the columns of the next round."""
-    if run.settings.over(run.rounds_done):
-        return _finish_late(run, now)
+    if reason := run.over:
+        return _finish_late(run, now) if reason == "rounds" else finish(run, reason, now)
     if not run.edges.live():
         run.readiness.solvent()
         return wait(run, EDGES, now)
@@ -52,8 +52,8 @@ def next_round(run: Run, now: float) -> Phase:
 def after_round(run: Run, now: float) -> Phase:
     """Go on after a round that was settled, merged and evaluated."""
     run.numbers.go_on()
-    if run.settings.over(run.rounds_done):
-        return Ended(run, "rounds")
+    if reason := run.over:
+        return Ended(run, reason) if reason == "rounds" else finish(run, reason, now)
     opens_at = max(run.opens_at, run.not_before)
     return Idle(run, opens_at) if now < opens_at else next_round(run, now)
 

@@ -6,7 +6,7 @@ stands before everything that relies on it.
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -15,6 +15,7 @@ from fedagent_coordinator.policies.base import NOT_FEATURES, BoolArray, IntArray
 from fedagent_node.effects import Effect, Emit, Input, Send
 from fedagent_protocol.messages import AnyMessage, EdgeWelcome, ReportReceipt, RoundOpen
 from fedagent_protocol.signed import Vouching
+from fedagent_task.scoring.measures import measures_of
 
 from . import effects as fx
 from .answers import EvaluationPlan
@@ -22,7 +23,7 @@ from .decision import Learning
 from .edges import EdgeSession, EdgeTable, GlobalModels, Indices, Members
 from .observation import SignedTerms, known_starts
 from .outcomes import PaidWork
-from .readiness import AGENTS, DECLINED, EDGES, ClientBackoff, Readiness, Waiting, longer
+from .readiness import AGENTS, DECLINED, EDGES, TARGET, ClientBackoff, Readiness, Waiting, longer
 from .settings import Progress, Settings
 
 MOST_SKIPPED = 10_000
@@ -138,7 +139,7 @@ class Run:
         """How many models are being evaluated on the held-out set; the last one that was."""
         self.cut_until = -math.inf
         """Until when the silence of edges may be our own broker's."""
-        self._starts = progress.client_starts
+        self._starts, self._reached = progress.client_starts, 0
         self._seq = progress.next_round << 20  # grows over restarts
 
     @property
@@ -146,6 +147,22 @@ class Run:
         """What is left of the run's budget; None for no limit."""
         total = self.settings.recipe.budget.total_micro
         return None if total is None else max(0, total - self.spent_micro)
+
+    @property
+    def over(self) -> str:
+        """Why no round follows; empty if one does."""
+        rounds = self.settings.recipe.rounds
+        if self.settings.over(self.rounds_done):
+            return "rounds"
+        return TARGET if rounds.stop == TARGET and self._reached >= rounds.patience else ""
+
+    def judge(self, metrics: Mapping[str, float]) -> None:
+        """Count how many models in a row have come to the target."""
+        target, by = self.settings.recipe.evaluation.target, measures_of(self.settings.recipe)[:1]
+        for value in (by[0].of(metrics),) if by else ():
+            if value is not None:
+                self._reached += 1
+                self._reached *= by[0].rank(value) >= by[0].rank(target)
 
     def do(self, *effects: Effect) -> None:
         """Have this done after all that is to be done already."""

@@ -10,12 +10,13 @@ from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_protocol import SOFTWARE
-from fedagent_task.scoring.measures import Measure
+from fedagent_task.recipe.spec import MICRO, Recipe
+from fedagent_task.scoring.measures import Measure, measures_of
 
 from .status_files import RunStatus
 
-BUDGET = "budget"
-"""The reason of an end before the last round, as `core.readiness` has it, which imports numpy."""
+BUDGET, TARGET = "budget", "target"
+"""Why a run ends before its last round, as `core.readiness` has it, which imports numpy."""
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
@@ -122,9 +123,10 @@ def summarize(read: Queries, run: RunRow, *, reason: str | None = None) -> RunSu
         reason=reason,
         conclusion=conclusion(
             reason,
-            placed=recipe is not None and recipe.placement.rents,
-            rent_micro=sum(rents.values()),
-            rounds_done=done,
+            recipe,
+            spent_micro=balance.settled_micro,
+            rents=any(rents.values()),
+            done=done,
             model=model,
         ),
         rounds_done=done,
@@ -151,12 +153,19 @@ def summarize(read: Queries, run: RunRow, *, reason: str | None = None) -> RunSu
     )
 
 
-def conclusion(reason: str, *, placed: bool, rent_micro: int, rounds_done: int, model: str) -> str:
+def conclusion(
+    reason: str, recipe: Recipe | None, *, spent_micro: int, rents: bool, done: int, model: str
+) -> str:
     """Return one line on why a run stopped before its last round; empty if it did not."""
-    if reason != BUDGET:
+    if recipe is None or reason not in (BUDGET, TARGET):
         return ""
-    what = ("rented round" if rent_micro else "round") if placed else "update"
-    return (
-        f"the budget is too low for another {what}: stopped after {rounds_done} rounds, "
-        f"final model {model[:12]}"
-    )
+    what, total = ("rented round" if rents else "round"), recipe.budget.total_micro
+    what = what if recipe.placement.rents else "update"
+    why = f"the budget is too low for another {what}"
+    if reason == TARGET:
+        left = f"{spent_micro / MICRO:g} credits are spent"
+        if total is not None:
+            left = f"{(total - spent_micro) / MICRO:g} of {total / MICRO:g} credits are left"
+        by, target = measures_of(recipe)[0], recipe.evaluation.target
+        why = f"{by.word} {target:g}, the target, is reached, {left}"
+    return f"{why}: stopped after {done} rounds, final model {model[:12]}"

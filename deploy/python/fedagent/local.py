@@ -188,6 +188,8 @@ def _played(
             line = heard.take(event) if name == "coordinator" else ""
             if event["event"] == "exited":
                 line = f"{name} ended with exit code {event['code']}"
+            elif event["event"] == "progress":
+                line = str(event["text"])
             if progress and line:
                 echo(line)
                 sys.stdout.flush()

@@ -36,7 +36,7 @@ class Task:
         learner: Defaults for ``[learner]``, e.g. ``{"rate": 0.1, "batch": 32}``.
 
     The graph is made when it is needed first: by `save`, `recipe` or `run_local`, which raise
-    `BuildError` with what cannot be a graph and the hint, and `MissingError` without torch.
+    `FedagentError` with what cannot be a graph and the hint, and `MissingError` without torch.
     """
 
     def __init__(

@@ -17,9 +17,13 @@ from fedagent_protocol.errors import FedagentError
 from .local import Event, LocalField, RoleProcess
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-START_S = 60.0
 STALL_S = 120.0
+"""How long nothing may happen while the coordinator waits, or beyond a round's longest wait."""
+QUIET_S = 30.0
+"""How often it is said what goes on where nothing else is."""
 REFRESH_S = 0.15
+_ANSWERS = ("update", "declined", "abandoned")
+"""What a device says last of an order, as far as the training goes."""
 QUEUE = 10_000
 
 
@@ -65,7 +69,9 @@ class LocalFleet(AbstractContextManager["LocalFleet", None]):
         self._events: queue.Queue[tuple[str, Event]] = queue.Queue(QUEUE)
         site = f"local-{secrets.token_hex(6)}"
         self._field = LocalField(fleet.directory, site, on_event=self._put)
-        self._moved_at = time.monotonic()
+        self._moved_at = self._said_at = time.monotonic()
+        self._waits: Event = {}
+        self._training: set[str] = set()
         self._gone = {"coordinator"}
 
     def start(self) -> None:
@@ -93,7 +99,8 @@ class LocalFleet(AbstractContextManager["LocalFleet", None]):
     def watch(self) -> Iterator[tuple[str, Event] | None]:
         """Yield process and event as they come, and None a few times a second, to the run's end.
 
-        A process that ends by itself says ``{"event": "exited", "code": N}``.
+        A process that ends by itself says ``{"event": "exited", "code": N}``, and ``fleet`` in
+        long rounds ``{"event": "progress", "text": ...}``.
 
         Raises:
             FleetError: The coordinator failed, another process did before the first round, or
@@ -103,6 +110,7 @@ class LocalFleet(AbstractContextManager["LocalFleet", None]):
         while coordinator.popen.poll() is None and not self._stopped():
             yield from self._heard()
             yield from self._exits()
+            yield from self._progress(time.monotonic())
             yield None
         if self._stopped():
             return
@@ -138,10 +146,20 @@ class LocalFleet(AbstractContextManager["LocalFleet", None]):
             yield self._took(name, event)
 
     def _took(self, name: str, event: Event) -> tuple[str, Event]:
-        if name == "coordinator" and event.get("event") == "round":
-            at = event.get("at")
-            self._moved_at = at if isinstance(at, float) else time.monotonic()
-            self.first_round_at = self.first_round_at or self._moved_at
+        at, kind = float(str(event["at"])), event.get("event")
+        said = {key: value for key, value in event.items() if key != "at"}
+        if kind != "declined" and said != self._waits:
+            self._moved_at = at
+        if kind == "waiting":
+            self._waits = said
+        elif kind in ("ordered", "round"):
+            self._waits = {}
+        if kind == "ordered":
+            self._training.add(name)
+        elif kind in _ANSWERS:
+            self._training.discard(name)
+        if kind == "round":
+            self.first_round_at, self._said_at = self.first_round_at or at, at
         return name, event
 
     def _exits(self) -> Iterator[tuple[str, Event]]:
@@ -150,16 +168,25 @@ class LocalFleet(AbstractContextManager["LocalFleet", None]):
             if code is None or process.name in self._gone:
                 continue
             self._gone.add(process.name)
+            self._training.discard(process.name)
             if self.first_round_at is None:
                 raise _fallen(process, code)
             yield process.name, {"event": "exited", "code": code}
-        started = self.first_round_at is not None
-        limit = STALL_S + self._fleet.max_wait_s if started else START_S
-        if time.monotonic() - self._moved_at > limit:
-            raise FleetError(
-                f"no {'further' if started else 'first'} round within {limit:.0f} s",
-                f"read the logs in {self._fleet.directory}, or run `fedagent doctor`",
-            )
+
+    def _progress(self, now: float) -> Iterator[tuple[str, Event]]:
+        """Say what goes on; raise `FleetError` where nothing does. Who trains takes its time."""
+        what = f"{len(self._training)} of {len(self._fleet.agents)} devices train"
+        if not self._training:
+            reason = str(self._waits.get("reason", "the round's end"))
+            there, wanted = self._waits.get(reason), self._waits.get("wanted")
+            what = f"waiting for {reason}" + (f": {there} of {wanted}" if wanted else "")
+            limit = STALL_S if self._waits else STALL_S + self._fleet.max_wait_s
+            if now - self._moved_at > limit:
+                hint = f"read the logs in {self._fleet.directory}, or run `fedagent doctor`"
+                raise FleetError(f"nothing has happened for {limit:.0f} s, {what}", hint)
+        if now - self._said_at >= QUIET_S:
+            self._said_at = now
+            yield "fleet", {"event": "progress", "text": what}
 
 
 def tidy(directory: Path, names: Iterable[str]) -> None:

@@ -10,8 +10,8 @@ import msgspec
 from fedagent_coordinator import iterations, placement
 from fedagent_protocol.errors import text_of
 from fedagent_task.errors import RecipeError
-from fedagent_task.recipe.explain import explain, fields_of, nearest_key, show
-from fedagent_task.recipe.text import override, plain_values, read_table
+from fedagent_task.recipe.explain import Fault, explain, fields_of, nearest_key, refuse, show
+from fedagent_task.recipe.text import override, plain_table, read_table
 
 from . import oracles
 from .recipe import TestbedRecipe, check_recipe
@@ -52,7 +52,9 @@ def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> TestbedRecipe:
         key, equals, value = assignment.partition("=")
         table = override(table, assignment if value.strip() or not equals else f'{key}=""')
     try:
-        made = msgspec.convert(plain_values(table, "", lambda _: "write a number"), TestbedRecipe)
+        faults: list[Fault] = []
+        made = msgspec.convert(plain_table(table, faults), TestbedRecipe)
+        refuse(faults)
     except msgspec.ValidationError as error:
         raise _explained(error, table) from error
     for assignment in changes:
@@ -110,14 +112,14 @@ def _text(recipe: str | Path) -> str:
 
 
 def _explained(error: msgspec.ValidationError, table: Table) -> RecipeError:
-    why = explain(error, table)
+    key, reason, _ = explain(error, table)
     hint = "see docs/testbed.md"
-    if why.reason == "unknown key":
+    if reason == "unknown key":
         known = [name for name, _ in fields_of(TestbedRecipe)]
-        same = [name for name in known if name.count(".") == why.key.count(".")]
-        near = nearest_key(why.key, same) or nearest_key(why.key, known)
+        same = [name for name in known if name.count(".") == key.count(".")]
+        near = nearest_key(key, same) or nearest_key(key, known)
         hint = f"did you mean {near}?" if near else hint
-    return RecipeError(why.key, why.reason, hint)
+    return RecipeError(key, reason, hint)
 
 
 def _check_used(key: str, world: str) -> None:

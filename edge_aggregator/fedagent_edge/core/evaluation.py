@@ -16,6 +16,7 @@ import numpy as np
 
 from fedagent_node.effects import Effect, Received, Send, Warn
 from fedagent_protocol.columns import claim_column
+from fedagent_protocol.errors import MalformedError
 from fedagent_protocol.messages import (
     EdgeMoments,
     EdgeToCoordinator,
@@ -32,7 +33,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.signed import CLAIM_BYTES, Asked, is_claim
 from fedagent_protocol.transfer import Layout
-from fedagent_task.moments import Moments, MomentsError
+from fedagent_task.moments import Moments
 
 from .effects import COORDINATOR, EdgeState, Ignored
 from .exchange import Exchange
@@ -142,7 +143,7 @@ class Evaluation:
         try:
             found = Moments.decode(answer.moments, features=features, most=most)
             reason = "" if found.count == answer.samples else "count"
-        except MomentsError as error:
+        except MalformedError as error:
             reason = str(error)
         if reason:
             self.unused[agent] = "invalid"

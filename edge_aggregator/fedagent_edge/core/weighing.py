@@ -18,7 +18,8 @@ from fedagent_task.aggregation.averaging import FedAvg
 from fedagent_task.aggregation.bounds import Told, remembered, settled, told_of
 from fedagent_task.aggregation.robust import Robust, rule_of
 from fedagent_task.aggregation.sums import rules_of
-from fedagent_task.privacy.accountant import OpenDpMissingError, deviation_of
+from fedagent_task.errors import NotInstalledError
+from fedagent_task.privacy.accountant import deviation_of
 from fedagent_task.recipe.spec import (
     AggregationSpec,
     LearnerSpec,
@@ -123,7 +124,7 @@ def weighing_of(body: bytes) -> Weighing:
     if task.privacy.mode == "central":
         try:
             deviation = deviation_of(task.privacy)
-        except OpenDpMissingError as error:
+        except NotInstalledError as error:
             return Weighing(refusal=f"at the edge, {error}"[:200])
     return Weighing(
         strategy,

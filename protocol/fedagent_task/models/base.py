@@ -18,6 +18,19 @@ Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 Weights = Mapping[str, Floats]
 Doubles = npt.NDArray[np.float64]
+
+
+def batches(count: int, size: int) -> list[slice]:
+    """Cut `count` samples into batches of `size`; a rest of one joins the batch before it.
+
+    Statistics over a batch need two samples: batch norm, a variance or a contrast in a loss.
+    """
+    starts = list(range(0, count, size))
+    if size > 1 < count and count % size == 1:
+        starts.pop()
+    return [slice(*ends) for ends in zip(starts, [*starts[1:], count], strict=False)]
+
+
 Rows = npt.NDArray[np.intp] | npt.NDArray[np.int64] | slice
 
 

@@ -4,6 +4,7 @@ The one place that scales: agents, the coordinator's evaluation, `fedagent predi
 the graph of an exported model all go by `scaled` or by `scaling_of`.
 """
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import overload
@@ -16,6 +17,8 @@ from fedagent_task.models import Inputs, Labels
 from fedagent_task.models.base import Csr
 from fedagent_task.recipe.spec import DataSpec, FeatureSpec, ModelSpec
 
+AS_THEY_ARE = DataSpec()
+"""Samples that are not scaled."""
 Raw = npt.NDArray[np.generic]
 Doubles = npt.NDArray[np.float64]
 
@@ -113,22 +116,42 @@ def _rateable(x: Inputs, model: ModelSpec) -> npt.NDArray[np.bool_]:
     return np.asarray(there.all(axis=1))
 
 
-def expect_fit(name: str, x: Raw | Csr, y: Labels, model: ModelSpec) -> None:
-    """Raise `DatasetError` unless the whole dataset, already scaled, fits the model."""
-    expect_width(name, x, model)
-    numbers = x if isinstance(x, Csr) else x.astype(np.float32)
-    if not fitting(numbers, y, model).all():
-        raise DatasetError(
-            name, "has labels or numbers that do not fit the model", "fix model.classes"
-        )
+def expect_fit(
+    name: str, x: Raw, y: Labels, model: ModelSpec, data: DataSpec = AS_THEY_ARE
+) -> npt.NDArray[np.float32]:
+    """Return a dataset's samples [n, features] as the model takes them.
+
+    Raises:
+        DatasetError: It has none, or of another width, or one that does not fit: the first is
+            named, counted from 0, with what is wrong with it.
+    """
+    width = x.shape[1] if x.ndim == 2 else 0
+    if width != model.features:
+        why = f"has {width} features, but the model needs {model.features}"
+        raise DatasetError(name, why, "fix model.features")
+    if not len(y):
+        raise DatasetError(name, "has no samples", "put samples into it, or name another")
+    ready = scaled(x, data)
+    good = fitting(ready, y, model)
+    if not good.all():
+        at = int(good.argmin())
+        why, hint = _misfit(ready[at], float(y[at]), model)
+        raise DatasetError(name, f"sample {at} has {why}", hint)
+    return ready
 
 
-def expect_width(name: str, x: Raw | Csr, model: ModelSpec) -> None:
-    """Raise `DatasetError` unless the dataset has as many features as the model."""
-    if x.ndim != 2 or x.shape[1] != model.features:
-        width = x.shape[1] if x.ndim == 2 else 0
-        raise DatasetError(
-            name,
-            f"has {width} features, but the model needs {model.features}",
-            "fix model.features",
-        )
+def _misfit(row: Raw, label: float, model: ModelSpec) -> tuple[str, str]:
+    """Return what keeps this one sample from fitting, and the hint."""
+    if not np.isfinite(row).all():
+        return "a feature that is not finite", "leave it out"
+    if not math.isfinite(label):
+        return "a label that is not finite", "leave it out"
+    if model.kind == "mf":
+        why = f"user {row[0]:g} and item {row[1]:g}, but there are {model.users} and {model.items}"
+        return why, "count both from 0, or fix model.users and model.items"
+    if label != math.floor(label):
+        return f"the label {label:g}, which is no whole number", "write classes as whole numbers"
+    if label < 0:
+        return f"the label {label:g}, which is below 0", "count the classes from 0"
+    why = f"the label {label:g}, but the model's classes are 0 to {model.num_classes - 1}"
+    return why, "count the classes from 0, or fix model.classes"

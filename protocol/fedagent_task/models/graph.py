@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.tensors import Manifest, TensorSpec
-from fedagent_task.errors import ProgramError, TaskFormatError, TorchNeededError
+from fedagent_task.errors import NotInstalledError, TaskFormatError
 from fedagent_task.program.codec import columns, decode_program
-from fedagent_task.program.spec import TRAVELS, Program, Role
+from fedagent_task.program.spec import TRAVELS, Constant, Program, Role
 from fedagent_task.recipe.spec import ModelSpec
 
 from .base import Doubles, Floats, Inputs, Labels, Weights
@@ -21,14 +21,16 @@ class Graph:
     """A program's tensors, float32 all of them; see `Model`.
 
     Raises:
-        ProgramError: The program is not well formed, or its rows are not of `features` columns.
+        TaskFormatError: The program is not well formed, or its rows are not of `features` columns.
     """
 
     spec: ModelSpec
 
     def __post_init__(self) -> None:
         if (width := columns(self.program)) != self.spec.features:
-            raise ProgramError("model.features", f"is {self.spec.features}, the program's {width}")
+            raise TaskFormatError(
+                "model.features", f"is {self.spec.features}, the program's {width}"
+            )
 
     @property
     def program(self) -> Program:
@@ -43,6 +45,11 @@ class Graph:
         """Return what a device gets once: frozen tensors, and the first values of local ones."""
         return self._manifest("local", "frozen")
 
+    def whole_manifest(self) -> Manifest:
+        """Return what an exported file holds: all that the author's modules keep."""
+        specs = (TensorSpec(name, "float32", one.shape) for name, one in self.program.named())
+        return Manifest(tuple(sorted(specs)))
+
     def rules(self) -> dict[str, Role]:
         """Return the role of each tensor of a model file by name."""
         return {tensor.name: tensor.role for tensor in self.program.of_roles(*TRAVELS)}
@@ -56,11 +63,11 @@ class Graph:
         raise TaskFormatError("model.first", "names what a graph begins from")
 
     def forward(self, weights: Weights, x: Inputs) -> Doubles:  # noqa: ARG002 - the interface's
-        """Raise `TorchNeededError`."""
+        """Raise `NotInstalledError`."""
         _needs_torch("the output")
 
     def loss(self, weights: Weights, x: Inputs, y: Labels) -> float:  # noqa: ARG002 - the same
-        """Raise `TorchNeededError`."""
+        """Raise `NotInstalledError`."""
         _needs_torch("the loss")
 
     def loss_and_gradient(
@@ -69,9 +76,18 @@ class Graph:
         x: Inputs,  # noqa: ARG002 - the same
         y: Labels,  # noqa: ARG002 - the same
     ) -> tuple[float, dict[str, Floats]]:
-        """Raise `TorchNeededError`."""
+        """Raise `NotInstalledError`."""
         _needs_torch("the gradient")
 
 
+def array_of(one: Constant) -> npt.NDArray[np.generic]:
+    """Return the numbers of a constant."""
+    little = np.dtype(one.dtype).newbyteorder("<")
+    return np.frombuffer(one.data, little).astype(one.dtype).reshape(one.shape)
+
+
 def _needs_torch(what: str) -> NoReturn:
-    raise TorchNeededError(what, f"install torch there: {how_to_add('torch')}")
+    raise NotInstalledError(
+        f"{what} of a model of kind graph is computed by torch",
+        f"install torch there: {how_to_add('torch')}",
+    )

@@ -10,22 +10,15 @@ from importlib.util import find_spec
 from typing import Any
 
 from fedagent_protocol.extras import how_to_add
-from fedagent_task.errors import TaskError
+from fedagent_task.errors import NotInstalledError
 from fedagent_task.recipe.spec import PrivacySpec
 
 
-class OpenDpMissingError(TaskError):
-    """Raised where noise is to be made or accounted for and OpenDP is not installed."""
-
-    template = "noise is made and accounted for by opendp, which is missing"
-
-    hint: str
-
-
 def opendp() -> Any:
-    """Return the library, which takes half a second; or raise `OpenDpMissingError`."""
+    """Return the library, which takes half a second; or raise `NotInstalledError`."""
     if find_spec("opendp") is None:
-        raise OpenDpMissingError(how_to_add("privacy"))
+        what = "noise is made and accounted for by opendp, which is missing"
+        raise NotInstalledError(what, how_to_add("privacy"))
     import opendp.prelude as dp  # noqa: PLC0415 - half a second, only where noise is wanted
 
     dp.enable_features("contrib")
@@ -37,7 +30,7 @@ def epsilon_of(noise: float, delta: float, releases: int) -> float:
     """Return epsilon of so many releases whose noise is `noise` sensitivities long.
 
     Raises:
-        OpenDpMissingError: The library is not installed.
+        NotInstalledError: The library is not installed.
     """
     if releases <= 0:
         return 0.0
@@ -51,7 +44,7 @@ def noise_multiplier(epsilon: float, delta: float, releases: int) -> float:
     """Return the least noise, in sensitivities, with which all releases cost at most epsilon.
 
     Raises:
-        OpenDpMissingError: The library is not installed.
+        NotInstalledError: The library is not installed.
     """
     return _for_one(epsilon, delta) * math.sqrt(releases)
 

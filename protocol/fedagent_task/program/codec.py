@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import msgspec
 
-from fedagent_task.errors import ProgramError
+from fedagent_task.errors import TaskFormatError
 from fedagent_task.recipe.shapes import MAX_PARAMETERS, MAX_PROGRAM_BYTES
 
 from .operators import DTYPES, MAX_INTEGER, WORDS, operators
@@ -28,11 +28,11 @@ def encode_program(program: Program) -> bytes:
     """Return the program as bytes, the same for the same program.
 
     Raises:
-        ProgramError: It is not well formed, or too large.
+        TaskFormatError: It is not well formed, or too large.
     """
     plain = _encoder.encode(program)
     if len(plain) > MAX_PLAIN_BYTES:
-        raise ProgramError("program", f"is {len(plain)} bytes, the limit is {MAX_PLAIN_BYTES}")
+        raise TaskFormatError("program", f"is {len(plain)} bytes, the limit is {MAX_PLAIN_BYTES}")
     packed = zlib.compress(plain, 9)
     decode_program(packed)
     return packed
@@ -40,21 +40,21 @@ def encode_program(program: Program) -> bytes:
 
 @lru_cache(maxsize=4)
 def decode_program(data: bytes) -> Program:
-    """Read a program that somebody sent, or raise `ProgramError`."""
+    """Read a program that somebody sent, or raise `TaskFormatError`."""
     if len(data) > MAX_PROGRAM_BYTES:
-        raise ProgramError("program", f"is {len(data)} bytes, the limit is {MAX_PROGRAM_BYTES}")
+        raise TaskFormatError("program", f"is {len(data)} bytes, the limit is {MAX_PROGRAM_BYTES}")
     unpack = zlib.decompressobj()
     try:
         plain = unpack.decompress(data, MAX_PLAIN_BYTES)
         if not unpack.eof or unpack.unused_data:
-            raise ProgramError("program", f"is cut off, or over {MAX_PLAIN_BYTES} bytes")
+            raise TaskFormatError("program", f"is cut off, or over {MAX_PLAIN_BYTES} bytes")
         program = _decoder.decode(plain)
     except zlib.error as error:
-        raise ProgramError("program", "the bytes are not packed") from error
+        raise TaskFormatError("program", "the bytes are not packed") from error
     except msgspec.ValidationError as error:
-        raise ProgramError("program", str(error)[:200]) from error
+        raise TaskFormatError("program", str(error)[:200]) from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise ProgramError("program", "the bytes are no MessagePack") from error
+        raise TaskFormatError("program", "the bytes are no MessagePack") from error
     _check_tensors(program)
     _check_inputs(program)
     _check_constants(program)
@@ -71,37 +71,37 @@ def _check_shapes(program: Program) -> None:
     for shape in shapes:
         # Also of a tensor of nothing: the steps between its rows are numbers too.
         if math.prod(max(size, 1) for size in shape) > MAX_INTEGER:
-            raise ProgramError("program", f"has a shape that is too large: {list(shape)}")
+            raise TaskFormatError("program", f"has a shape that is too large: {list(shape)}")
 
 
 def _check_tensors(program: Program) -> None:
-    names = [name for tensor in program.tensors for name in (tensor.name, *tensor.tied)]
+    names = [name for name, _ in program.named()]
     if len(set(names)) != len(names):
-        raise ProgramError("tensors", "a name is there twice")
+        raise TaskFormatError("tensors", "a name is there twice")
     if (size := sum(elements(tensor.shape) for tensor in program.tensors)) > MAX_PARAMETERS:
-        raise ProgramError("tensors", f"hold {size} numbers, the limit is {MAX_PARAMETERS}")
+        raise TaskFormatError("tensors", f"hold {size} numbers, the limit is {MAX_PARAMETERS}")
     for tensor in program.tensors:
         if tensor.role == "train" and not tensor.learnt:
-            raise ProgramError(tensor.name, "is of role train, but not learnt")
+            raise TaskFormatError(tensor.name, "is of role train, but not learnt")
         if tensor.learnt and tensor.role not in ("train", "local"):
-            raise ProgramError(tensor.name, f"is learnt, but of role {tensor.role}")
+            raise TaskFormatError(tensor.name, f"is learnt, but of role {tensor.role}")
         if tensor.learnt and tensor.dtype != "float32":
-            raise ProgramError(tensor.name, f"is learnt, but {tensor.dtype}")
+            raise TaskFormatError(tensor.name, f"is learnt, but {tensor.dtype}")
 
 
 def _check_inputs(program: Program) -> None:
     if (size := sum(elements(one.shape) for one in program.inputs)) > MAX_PARAMETERS:
-        raise ProgramError("inputs", f"hold {size} numbers, the limit is {MAX_PARAMETERS}")
+        raise TaskFormatError("inputs", f"hold {size} numbers, the limit is {MAX_PARAMETERS}")
     if not 1 <= (width := columns(program)) <= MAX_COLUMNS:
-        raise ProgramError("inputs", f"are {width} columns of a row, not 1 to {MAX_COLUMNS}")
+        raise TaskFormatError("inputs", f"are {width} columns of a row, not 1 to {MAX_COLUMNS}")
 
 
 def _check_constants(program: Program) -> None:
     if sum(len(one.data) for one in program.constants) > MAX_CONSTANT_BYTES:
-        raise ProgramError("constants", f"are over {MAX_CONSTANT_BYTES} bytes together")
+        raise TaskFormatError("constants", f"are over {MAX_CONSTANT_BYTES} bytes together")
     for one in program.constants:
         if len(one.data) != elements(one.shape) * BYTES[one.dtype]:
-            raise ProgramError("constants", "one has not the bytes of its shape")
+            raise TaskFormatError("constants", "one has not the bytes of its shape")
 
 
 def elements(shape: Shape) -> int:
@@ -138,7 +138,7 @@ class _Kinds:
             self._kinds.append(self._result(index, node))
         for value in (graph.output, graph.loss):
             if value >= len(self._kinds) or self._kinds[value] != "T":
-                raise ProgramError(self._name, "its output or loss is no tensor")
+                raise TaskFormatError(self._name, "its output or loss is no tensor")
 
     def _result(self, index: int, node: Node) -> str:
         operator = operators().get(node.op)
@@ -185,7 +185,7 @@ class _Kinds:
         return inner is not None and all(self._fits(item, inner, equation=False) for item in items)
 
     def _refuse(self, index: int, node: Node, why: str) -> NoReturn:
-        raise ProgramError(f"{self._name} node {index} ({node.op})", why)
+        raise TaskFormatError(f"{self._name} node {index} ({node.op})", why)
 
 
 _GIVES = {

@@ -7,15 +7,27 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from fedagent_task.errors import BuildError, ProgramError
+from fedagent_task.errors import RecipeError, TaskFormatError
 
-from .example import Example, unchanged
+from .example import Example, quiet, unchanged
+from .roles import own_name
 from .spec import Program
-from .torch_program import TorchProgram
+from .torch_program import Batch, TorchProgram
 
 BATCH_MEND = "write x.shape[0] or -1 instead of that number"
 _SLACK = 1e-3
 """Largest difference of a gradient, as a share of the whole gradient's length."""
+
+_SINGLES = 8
+"""Samples of an example that are tried alone."""
+_WORDS = {
+    "batch_norm": "batch norm",
+    "instance_norm": "instance norm",
+    "var": "a variance",
+    "std": "a deviation",
+    "": "the loss",
+}
+"""Operators that need two samples, and what else may."""
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 Gradients = Mapping[str, "torch.Tensor | None"]
@@ -27,7 +39,7 @@ def compared(program: Program, values: Arrays, whole: "nn.Module", example: Exam
     `whole` gives (output, loss) for (inputs, target).
 
     Raises:
-        BuildError: The program does something else than the module, or learns nothing.
+        RecipeError: The program does something else than the module, or learns nothing.
     """
     with unchanged(whole), torch.random.fork_rng(devices=[]):
         plain, gradients = _learnt(whole, example)
@@ -51,19 +63,60 @@ def compared(program: Program, values: Arrays, whole: "nn.Module", example: Exam
     return of_scoring
 
 
+def needs_two(program: Program, values: Arrays, whole: "nn.Module", example: Example) -> str:
+    """Return what of a program needs two samples to learn from, in words; nothing if one will do.
+
+    It is so if the example teaches, but no sample of it alone does: that is an error, gives no
+    finite number, or no gradient at all, as a sample's contrast with itself.
+    """
+    ours, target = TorchProgram(program), example.target
+    lacks = ""
+    with quiet(), unchanged(whole), torch.random.fork_rng(devices=[]):
+        whole.train()
+        if _lacks(ours, values, whole, (list(example.inputs), target)):
+            return ""
+        for i in range(min(len(example.inputs[0]), _SINGLES)):
+            row = slice(i, i + 1)
+            one = [x[row] for x in example.inputs], None if target is None else target[row]
+            if not (lacks := _lacks(ours, values, whole, one)):
+                return ""
+    return lacks
+
+
+def _lacks(ours: TorchProgram, values: Arrays, whole: "nn.Module", batch: Batch) -> str:
+    """Return what keeps a batch from teaching; nothing if it teaches."""
+    ours.load(values)
+    try:
+        whole(*batch)
+        loss = ours.loss(batch)
+    except (TaskFormatError, ValueError, RuntimeError):
+        return _first_of(ours.program, "batch_norm", "instance_norm")
+    slopes = [one for one in _gradients(loss, ours.parameters).values() if one is not None]
+    moved = [ours.buffers[one.name] for one in ours.program.of_roles("mean")]
+    finite = all(torch.isfinite(one).all() for one in (loss, *slopes, *moved))
+    return (
+        "" if finite and any(one.any() for one in slopes) else _first_of(ours.program, "var", "std")
+    )
+
+
+def _first_of(program: Program, *names: str) -> str:
+    there = {node.op.partition(".")[0] for node in program.train.nodes}
+    return _WORDS[next((name for name in names if name in there), "")]
+
+
 def _learnt(whole: "nn.Module", example: Example) -> tuple[float, Gradients]:
     """Return what Python makes of the example in training."""
-    learnt = {n.removeprefix("model."): p for n, p in whole.named_parameters() if p.requires_grad}
+    learnt = {own_name(n): p for n, p in whole.named_parameters() if p.requires_grad}
     if not learnt:
         hint = "call requires_grad_(True) on the parameters to train"
-        raise BuildError("model", "has no trainable parameter", hint)
+        raise RecipeError("model", "has no trainable parameter", hint)
     whole.train()
     torch.manual_seed(1)
     with torch.enable_grad():
         loss = whole(list(example.inputs), example.target)[1]
     if not loss.requires_grad:
         hint = "compute it without detach, argmax and the like"
-        raise BuildError("loss", "has no gradient, so nothing would be trained", hint)
+        raise RecipeError("loss", "has no gradient, so nothing would be trained", hint)
     return float(loss.detach()), _gradients(loss, learnt)
 
 
@@ -77,9 +130,9 @@ def _any_batch(ours: TorchProgram, count: int) -> None:
     try:
         for training in (True, False):
             ours.check(2 * count + 1, training=training)
-    except ProgramError as error:
+    except TaskFormatError as error:
         reason = f"takes batches of {count} only: {error.detail}"
-        raise BuildError("forward", reason, BATCH_MEND) from error
+        raise RecipeError("forward", reason, BATCH_MEND) from error
 
 
 def _a_mean(ours: TorchProgram, example: Example, once: float) -> None:
@@ -88,13 +141,13 @@ def _a_mean(ours: TorchProgram, example: Example, once: float) -> None:
     inputs = [torch.cat([one, one]) for one in example.inputs]
     twice = ours.evaluate((inputs, None if target is None else torch.cat([target, target])))[1]
     if abs(once) > _SLACK and np.isclose(twice, 2 * once, rtol=1e-3):
-        raise BuildError("loss", "is a sum over the batch", "take the mean (reduction='mean')")
+        raise RecipeError("loss", "is a sum over the batch", "take the mean (reduction='mean')")
 
 
 def _same_loss(ours: float, plain: float) -> None:
     if not np.isclose(plain, ours, rtol=1e-4, atol=1e-5):
         reason = f"gives a loss of {ours:.6g} as a graph, {plain:.6g} in Python"
-        raise BuildError("model", reason, "draw random numbers by torch in forward only")
+        raise RecipeError("model", reason, "draw random numbers by torch in forward only")
 
 
 def _same_gradients(ours: Gradients, plain: Gradients) -> None:
@@ -108,4 +161,4 @@ def _same_gradients(ours: Gradients, plain: Gradients) -> None:
                 "autograd.Function cannot be exported: detach() does the same, x + (f(x) - "
                 "x).detach()"
             )
-            raise BuildError(name, "has a different gradient as a graph than in Python", hint)
+            raise RecipeError(name, "has a different gradient as a graph than in Python", hint)

@@ -7,8 +7,9 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from fedagent_task.errors import BuildError
+from fedagent_task.errors import RecipeError
 
+from .layers import layer_of
 from .operators import MAX_INTEGER, Operator, operators
 from .spec import Argument, Graph, Link, Node, Ref
 
@@ -123,7 +124,7 @@ class Draft:
         self._graph = graph
 
     def drawn(self) -> Graph:
-        """Return the graph; `BuildError` names what has no form in ours."""
+        """Return the graph; `RecipeError` names what has no form in ours."""
         for node in self._graph.nodes:
             if node.op == "call_function" and node in self._needed:
                 self._add(node)
@@ -132,14 +133,14 @@ class Draft:
                 return Graph(tuple(self._nodes), self._value(output), self._value(loss))
             elif node.op == "get_attr":
                 continue
-        raise BuildError("forward", "returns nothing", "return a tensor")
+        raise RecipeError("forward", "returns nothing", "return a tensor")
 
     def _add(self, node: "fx.Node") -> None:
         name, args = self._call(node)
         known = operators().get(name)
         if known is None:
             hint = _HINTS.get(name, "write this part of forward with other operators")
-            raise BuildError("forward", f"the operator {name} is not supported", hint)
+            raise RecipeError(layer_of(node), f"the operator {name} is not supported", hint)
         schema = getattr(node.target, "_schema", None)
         given = args if schema is None else _bound(schema, known, args, node.kwargs)
         ready = tuple(
@@ -180,11 +181,11 @@ class Draft:
             return None  # a slice to the end
         if given is None or isinstance(given, bool | int | float | str):
             return given
-        raise BuildError("forward", f"passes {given!r} to an operator", "use plain numbers")
+        raise RecipeError("forward", f"passes {given!r} to an operator", "use plain numbers")
 
     def _value(self, node: object) -> int:
         if not isinstance(node, fx.Node) or node.name not in self._values:
-            raise BuildError("forward", f"returns {node}, not a tensor", "return a tensor")
+            raise RecipeError("forward", f"returns {node}, not a tensor", "return a tensor")
         return self._values[node.name]
 
 

@@ -14,7 +14,7 @@ from typing import get_args
 import torch
 from torch import nn
 
-from fedagent_task.errors import BuildError
+from fedagent_task.errors import RecipeError
 
 from .spec import MAX_INPUTS, Input, InputDType, Target
 
@@ -40,22 +40,22 @@ class Example:
 
 
 def example_of(given: object, model: "nn.Module") -> Example:
-    """Return the example as export takes it; `BuildError` says what does not fit."""
+    """Return the example as export takes it; `RecipeError` says what does not fit."""
     if not isinstance(given, tuple | list) or len(given) < 2:
         hint = "write example=(x, y), with y = None where the loss takes no label"
-        raise BuildError("example", "is not a batch of inputs and target", hint)
+        raise RecipeError("example", "is not a batch of inputs and target", hint)
     *inputs, target = given
     if len(inputs) == 1 and isinstance(inputs[0], tuple | list):
         given = (*inputs[0], target)  # ((x1, x2), y), as data loaders give it
         *inputs, target = given
     if len(inputs) > MAX_INPUTS:
-        raise BuildError("example", f"has over {MAX_INPUTS} inputs", "join some of them")
+        raise RecipeError("example", f"has over {MAX_INPUTS} inputs", "join some of them")
     tensors = [one for one in given if one is not None]
     if not all(isinstance(one, torch.Tensor) and one.dim() for one in tensors) or None in inputs:
-        raise BuildError("example", "has parts that are not batches", "give tensors, batch first")
+        raise RecipeError("example", "has parts that are not batches", "give tensors, batch first")
     if len({len(one) for one in tensors}) != 1 or not len(tensors[0]):
         hint = "give the same number of samples everywhere, batch first"
-        raise BuildError("example", "has parts of different lengths", hint)
+        raise RecipeError("example", "has parts of different lengths", hint)
     names = _names(model, len(inputs))
     columns, start = [], 0
     for name, one in zip(names, inputs, strict=True):
@@ -79,7 +79,7 @@ def _label(target: "torch.Tensor | None") -> Target | None:
     shape = tuple(target.shape[1:])
     if any(size != 1 for size in shape) or len(shape) > 2:
         hint = "pass the rest as inputs, with None as target: loss(output, *inputs)"
-        raise BuildError("target", f"has {math.prod(shape)} numbers for a sample, not one", hint)
+        raise RecipeError("target", f"has {math.prod(shape)} numbers for a sample, not one", hint)
     return Target(kind, (1,) * len(shape))  # type: ignore[arg-type] # one of the names
 
 
@@ -87,7 +87,7 @@ def _kind(what: str, tensor: "torch.Tensor", known: tuple[str, ...]) -> str:
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind not in known:
         hint = _HINTS.get(kind, f"give one of {', '.join(known)}")
-        raise BuildError(what, f"is of {kind}, not {' or '.join(known)}", hint)
+        raise RecipeError(what, f"is of {kind}, not {' or '.join(known)}", hint)
     return kind
 
 

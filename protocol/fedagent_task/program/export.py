@@ -18,11 +18,12 @@ from torch.export import Dim, ExportedProgram, export
 from torch.export.graph_signature import InputKind
 
 from fedagent_protocol.errors import safe_text
-from fedagent_task.errors import BuildError
+from fedagent_task.errors import RecipeError
 
-from .comparing import BATCH_MEND, compared
+from .comparing import BATCH_MEND, compared, needs_two
 from .draft import Draft, link_of, rewritten
 from .example import Example, example_of, quiet, unchanged
+from .layers import expect_layers, watched
 from .roles import Kept, kept_tensors
 from .source import Loss, TaskSource
 from .spec import Graph, Program
@@ -44,12 +45,13 @@ def build(source: TaskSource) -> Built:
     """Return the program of a model with its loss.
 
     Raises:
-        BuildError: Something of it has no form as a program; it says what, and the hint.
+        RecipeError: Something of it has no form as a program; it says what, and the hint.
     """
     if not isinstance(source.model, nn.Module):
-        raise BuildError("model", "is not a torch.nn.Module", "return (model, loss, example)")
+        raise RecipeError("model", "is not a torch.nn.Module", "return (model, loss, example)")
     if not hasattr(Dim, "AUTO"):
-        raise BuildError("torch", f"{torch.__version__} is too old to build", "update it to 2.6")
+        raise RecipeError("torch", f"{torch.__version__} is too old to build", "update it to 2.6")
+    expect_layers(source.model)
     example = example_of(source.example, source.model)
     whole = _Whole(source.model, source.loss, with_target=example.target is not None)
     with unchanged(whole):
@@ -58,7 +60,9 @@ def build(source: TaskSource) -> Built:
     kept = kept_tensors(whole, (train, evaluate), source.local)
     program = _program(example, kept, train, evaluate)
     classes = _classes(program, output, len(source.labels), example)
-    return Built(program, kept.values, classes, compared(program, kept.values, whole, example))
+    scored = compared(program, kept.values, whole, example)
+    program = structs.replace(program, pairs=needs_two(program, kept.values, whole, example))
+    return Built(program, kept.values, classes, scored)
 
 
 class _Whole(nn.Module):  # type: ignore[misc] # torch is not there to mypy
@@ -82,19 +86,19 @@ def _tried(whole: _Whole, example: Example) -> "torch.Tensor":
     """Run the example as Python does: what fails there is the author's, said in torch's words."""
     whole.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), watched(whole.model):
             output, loss = whole(list(example.inputs), example.target)
+    except RecipeError:
+        raise
     except Exception as error:
         name = type(error).__name__
         reason = f"does not pass through model and loss: {name}: {safe_text(error, limit=300)}"
-        raise BuildError("example", reason, "give one batch that both take") from error
-    if not isinstance(output, torch.Tensor) or not len(output.shape):
-        raise BuildError("forward", "gives no tensor", "return one tensor, or it as the first")
+        raise RecipeError("example", reason, "give one batch that both take") from error
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise BuildError("loss", "is not one number for a batch", "take the mean: loss.mean()")
+        raise RecipeError("loss", "is not one number for a batch", "take the mean: loss.mean()")
     if not torch.isfinite(loss):
         hint = "give a batch and initial values for which the loss is a finite number"
-        raise BuildError("loss", f"is {float(loss)} for the example", hint)
+        raise RecipeError("loss", f"is {float(loss)} for the example", hint)
     return output
 
 
@@ -112,18 +116,18 @@ def _exported(whole: _Whole, example: Example, *, training: bool) -> ExportedPro
             value = node.meta["val"]
             if isinstance(value, torch.Tensor) and isinstance(value.shape[0], int):
                 reason = f"takes batches of {value.shape[0]} only"
-                raise BuildError("forward", reason, BATCH_MEND)
+                raise RecipeError("forward", reason, BATCH_MEND)
     return made
 
 
-def _refusal(error: Exception) -> BuildError:
+def _refusal(error: Exception) -> RecipeError:
     text = f"{type(error).__name__}: {error}"
     if any(word in text for word in ("data-dependent", "DataDependent", "Could not guard")):
         hint = "choose by torch.where or masks instead of if, item() or a shape out of values"
-        return BuildError("forward", f"depends on the values of a tensor{_where(error)}", hint)
+        return RecipeError("forward", f"depends on the values of a tensor{_where(error)}", hint)
     first = safe_text(str(error).strip().partition("\n")[0] or type(error).__name__, limit=240)
     hint = "see docs/your-model.md for what a model may do"
-    return BuildError("forward", f"cannot be exported{_where(error)}: {first}", hint)
+    return RecipeError("forward", f"cannot be exported{_where(error)}: {first}", hint)
 
 
 def _where(error: BaseException | None) -> str:
@@ -178,7 +182,7 @@ def _classes(program: Program, output: "torch.Tensor", labels: int, example: Exa
     whole = example.label is not None and example.label.dtype == "int64"
     wide = max(2, int(output.shape[1]) if output.dim() == 2 else 2)
     if labels and whole and labels != wide:
-        raise BuildError("labels", f"are {labels} for {wide} classes", "name every class once")
+        raise RecipeError("labels", f"are {labels} for {wide} classes", "name every class once")
     if labels or whole:
         return labels or wide
     if example.label is None:

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.extras import how_to_add
-from fedagent_task.errors import BuildError, ProgramError
+from fedagent_task.errors import RecipeError, TaskFormatError
 from fedagent_task.recipe.spec import MAX_GRAPH_BYTES
 from fedagent_task.task_file import TaskFile, task_of_program
 
@@ -28,7 +28,7 @@ def make_task(source: TaskSource) -> Made:
     """Return the task of a model.
 
     Raises:
-        BuildError: It cannot be one; it says why, and the hint.
+        RecipeError: It cannot be one; it says why, and the hint.
     """
     return make_of(build(source), source)
 
@@ -45,9 +45,9 @@ def make_of(built: Built, source: TaskSource) -> Made:
             learner=source.learner,
             labels=tuple(source.labels),
         )
-    except ProgramError as error:
+    except TaskFormatError as error:
         hint = "take a smaller model" if "limit" in error.detail else "write forward otherwise"
-        raise BuildError(error.key, error.detail, hint) from error
+        raise RecipeError(error.key, error.detail, hint) from error
     notes = (f"no ONNX graph, so scoring needs torch: {lacks}",) if lacks else ()
     return Made(task, built.loss, notes)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedagent_task.errors import ProgramError
+from fedagent_task.errors import TaskFormatError
 
 MAX_CALLS = 200_000
 """Kernels of one pass forwards and backwards; a long recurrent layer has many."""
@@ -45,7 +45,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc] # torch is not there to my
         """Run one kernel and count what it made."""
         self._calls += 1
         if self._calls > MAX_CALLS:
-            raise ProgramError(self.at, f"makes more than {MAX_CALLS} calls")
+            raise TaskFormatError(self.at, f"makes more than {MAX_CALLS} calls")
         result = func(*args, **(kwargs or {}))
         self._expect(self.live + _scratch(func, args, result))
         for one in result if isinstance(result, tuple | list) else (result,):
@@ -54,7 +54,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc] # torch is not there to my
         return result
 
     def add(self, tensor: "torch.Tensor") -> None:
-        """Count a tensor's storage, once however many views there are; raises `ProgramError`."""
+        """Count a tensor's storage, once however many views there are; raises `TaskFormatError`."""
         storage = tensor.untyped_storage()
         key = storage._cdata  # noqa: SLF001 - the storage's identity, as torch's own tools take it
         if key in self._alive:
@@ -72,7 +72,9 @@ class Watch(TorchDispatchMode):  # type: ignore[misc] # torch is not there to my
     def _expect(self, size: int) -> None:
         self.peak = max(self.peak, size)
         if size > self.limit:
-            raise ProgramError(self.at, f"would hold {size} bytes, the limit is {self.limit} here")
+            raise TaskFormatError(
+                self.at, f"would hold {size} bytes, the limit is {self.limit} here"
+            )
 
 
 def _scratch(func: "torch._ops.OpOverload", args: Sequence[Any], result: Any) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from fedagent_protocol.errors import safe_text
-from fedagent_task.errors import ProgramError
+from fedagent_task.errors import TaskFormatError
 
 from .meta import Watch, is_recurrent, stretched
 from .operators import operators
@@ -78,7 +78,7 @@ class Plan:
         """Return output and loss; what is not wanted is not kept.
 
         Raises:
-            ProgramError: It names the node whose arguments do not fit each other.
+            TaskFormatError: It names the node whose arguments do not fit each other.
         """
         values = values + [None] * len(self._steps)
         order = self._all if output and loss else self._for_loss if loss else self._for_output
@@ -89,7 +89,7 @@ class Plan:
             try:
                 values[self._first + index] = step.run(values, watch)
             except _FAILS as error:
-                raise ProgramError(step.name, safe_text(error, limit=160)) from error
+                raise TaskFormatError(step.name, safe_text(error, limit=160)) from error
             for end in ends:
                 values[end] = None
         return values[self._graph.output], values[self._graph.loss]

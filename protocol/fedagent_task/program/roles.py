@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from fedagent_task.errors import BuildError
+from fedagent_task.errors import RecipeError
 
-from .spec import MAX_CONSTANT_BYTES, Constant, Role, Tensor
+from .spec import LOSS, MAX_CONSTANT_BYTES, Constant, Role, Tensor
 
 _NORMS = (
     nn.modules.batchnorm._NormBase,  # noqa: SLF001 - all batch and instance norms, no public name
@@ -41,16 +41,17 @@ class Kept:
 
 @dataclass
 class _Group:
-    """One tensor with all of its names; `target` are those that the export knows."""
+    """One tensor with all of its names; `targets` are those that the export knows."""
 
     value: "torch.Tensor"
     names: list[str]
     targets: list[str]
     parameter: bool
+    kept: bool = True  # in the module's ``state_dict``
 
 
 def kept_tensors(whole: "nn.Module", made: Sequence[ExportedProgram], local: Sequence[str]) -> Kept:
-    """Sort what a module holds, model and loss together; `BuildError` names what cannot be."""
+    """Sort what a module holds, model and loss together; `RecipeError` names what cannot be."""
     groups = list(_groups(whole, made))
     changed = set().union(*(written(one) for one in made))
     norms = _norm_names(whole) if "norms" in local else set()
@@ -69,7 +70,7 @@ def kept_tensors(whole: "nn.Module", made: Sequence[ExportedProgram], local: Seq
         size = group.value.numel() * group.value.element_size()
         if role == "frozen" and not group.parameter and size <= room:
             room -= size
-            inline.append((_constant(group.value), group))
+            inline.append((_constant(group), group))
             continue
         learnt = role in ("train", "local") and group.parameter and group.value.requires_grad
         name, *tied = sorted(group.names, key=group.names.index)
@@ -121,7 +122,7 @@ def _groups(whole: "nn.Module", made: Sequence[ExportedProgram]) -> Iterable[_Gr
         for name, value in pairs:
             if parameter or name in known:
                 group = by_id.setdefault(id(value), _Group(value, [], [], parameter))
-                group.names.append(_short(name))
+                group.names.append(own_name(name))
                 group.targets.append(name)
     yield from by_id.values()
     seen = {name for group in by_id.values() for name in group.targets}
@@ -129,12 +130,12 @@ def _groups(whole: "nn.Module", made: Sequence[ExportedProgram]) -> Iterable[_Gr
         for name, value in one.constants.items():
             if name not in seen and isinstance(value, torch.Tensor):
                 seen.add(name)
-                yield _Group(value, [_short(name)], [name], parameter=False)
+                yield _Group(value, [own_name(name)], [name], parameter=False, kept=False)
 
 
-def _short(name: str) -> str:
-    """Return the author's own name of a tensor: the loss's begin with ``loss.``."""
-    return name.removeprefix("model.")
+def own_name(name: str) -> str:
+    """Return the author's own name of a tensor; those of the loss begin with `LOSS`."""
+    return re.sub(r"^model\.|^loss\.", lambda of: LOSS if of[0] == "loss." else "", name)
 
 
 def _role(group: _Group, *, moves: bool, stays: bool) -> Role:
@@ -149,12 +150,12 @@ def _role(group: _Group, *, moves: bool, stays: bool) -> Role:
 
 def _check(group: _Group) -> None:
     name, value = group.names[0], group.value
-    if not re.fullmatch(r"[A-Za-z0-9_.\-]{1,200}", name):
-        raise BuildError(name, "is no plain name", "use letters, digits, _, - and .")
+    if not re.fullmatch(r"(loss/)?[A-Za-z0-9_.\-]{1,200}", name):
+        raise RecipeError(name, "is no plain name", "use letters, digits, _, - and .")
     if value.dtype not in _DTYPES or (group.parameter and value.dtype != torch.float32):
         kind = str(value.dtype).removeprefix("torch.")
         hint = "call model.float() before" if value.is_floating_point() else "use int64"
-        raise BuildError(name, f"is of {kind}", hint)
+        raise RecipeError(name, f"is of {kind}", hint)
 
 
 def _check_patterns(patterns: Sequence[str], groups: Sequence[_Group]) -> None:
@@ -162,7 +163,7 @@ def _check_patterns(patterns: Sequence[str], groups: Sequence[_Group]) -> None:
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             some = ", ".join(names[:3])
-            raise BuildError("local", f"{pattern!r} fits no tensor", f"there are {some}, …")
+            raise RecipeError("local", f"{pattern!r} fits no tensor", f"there are {some}, …")
 
 
 def _norm_names(whole: "nn.Module") -> set[str]:
@@ -170,20 +171,22 @@ def _norm_names(whole: "nn.Module") -> set[str]:
     for path, module in whole.named_modules():
         if isinstance(module, _NORMS):
             for name in (*dict(module.named_parameters()), *dict(module.named_buffers())):
-                found.add(_short(f"{path}.{name}" if path else name))
+                found.add(own_name(f"{path}.{name}" if path else name))
     return found
 
 
-def _constant(value: "torch.Tensor") -> Constant:
+def _constant(group: _Group) -> Constant:
+    value = group.value
     array = value.detach().cpu().contiguous().numpy()
     little = array.astype(array.dtype.newbyteorder("<"))
     dtype = str(value.dtype).removeprefix("torch.")
-    return Constant(dtype, tuple(value.shape), little.tobytes())  # type: ignore[arg-type] # checked before
+    names = tuple(group.names) if group.kept else ()
+    return Constant(dtype, tuple(value.shape), little.tobytes(), names)  # type: ignore[arg-type] # checked before
 
 
 def _array(name: str, value: "torch.Tensor") -> npt.NDArray[np.float32]:
     array = value.detach().cpu().numpy()
     if array.dtype.kind in "iu" and array.size and np.abs(array).max() > _MAX_WHOLE:
         hint = "keep it below, or as a small buffer that nothing writes to"
-        raise BuildError(name, f"holds integers over {_MAX_WHOLE}", hint)
+        raise RecipeError(name, f"holds integers over {_MAX_WHOLE}", hint)
     return np.array(array, np.float32)

@@ -4,6 +4,7 @@ Values are numbered: first the tensors, then the inputs, the target, the constan
 for each node of the graph at hand.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -34,7 +35,9 @@ Link = Literal["", "softmax", "exp", "sigmoid"]
 Size = Annotated[int, Meta(ge=0, le=2**31)]
 Index = Annotated[int, Meta(ge=0, le=2**31)]
 Shape = Annotated[tuple[Size, ...], Meta(max_length=MAX_RANK)]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-]{1,200}\Z")]
+Name = Annotated[str, Meta(pattern=r"^(loss/)?[A-Za-z0-9_.\-]{1,200}\Z")]
+LOSS = "loss/"
+"""Before the name of a tensor that is the loss's, and not the model's."""
 
 
 class _Form(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -54,6 +57,11 @@ class Tensor(_Form, frozen=True):
     learnt: bool = False
     tied: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
 
+    @property
+    def names(self) -> tuple[Name, ...]:
+        """Return all of its names."""
+        return self.name, *self.tied
+
 
 class Input(_Form, frozen=True):
     """Columns ``[start, start + product(shape))`` of a sample's row, [n, *shape] for a batch."""
@@ -72,11 +80,12 @@ class Target(_Form, frozen=True):
 
 
 class Constant(_Form, frozen=True):
-    """A tensor as it is, its bytes little-endian in rows."""
+    """A tensor as it is, its bytes little-endian in rows; `names` as the model keeps it."""
 
     dtype: DType
     shape: Shape
     data: Annotated[bytes, Meta(max_length=MAX_CONSTANT_BYTES)]
+    names: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
 
 
 class Ref(Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +125,8 @@ class Program(_Form, frozen=True):
     train: Graph
     evaluate: Graph
     link: Link = ""
+    pairs: Annotated[str, Meta(pattern=r"^[a-z0-9_ ]{0,64}\Z")] = ""
+    """What of it needs two samples to learn from, ``batch norm``; empty if one will do."""
 
     @property
     def first_input(self) -> int:
@@ -136,6 +147,15 @@ class Program(_Form, frozen=True):
     def first_node(self) -> int:
         """Number of the first node's value, in either graph."""
         return self.first_constant + len(self.constants)
+
+    @property
+    def held(self) -> list[Tensor | Constant]:
+        """Tensors, then constants."""
+        return [*self.tensors, *self.constants]
+
+    def named(self) -> Iterator[tuple[str, Tensor | Constant]]:
+        """Yield what the author's modules keep, each under all of its names."""
+        return ((name, one) for one in self.held for name in one.names)
 
     def of_roles(self, *roles: Role) -> tuple[Tensor, ...]:
         """Return the tensors of these roles."""

@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from fedagent_task.errors import ProgramError
+from fedagent_task.errors import TaskFormatError
 
 from .operators import MAX_INTEGER, operators
 from .spec import MAX_LIST
@@ -38,7 +38,7 @@ _NUMBERS: dict[str, Function] = {
 
 @cache
 def function_of(name: str) -> Function:
-    """Return what computes an operator of the list, or raise `ProgramError`."""
+    """Return what computes an operator of the list, or raise `TaskFormatError`."""
     found = operators()[name].torch
     if found is None:
         base, _, what = name.partition(".")
@@ -46,7 +46,7 @@ def function_of(name: str) -> Function:
     try:
         function: Function = getattr(getattr(torch.ops.aten, found[0]), found[1])
     except AttributeError as error:
-        raise ProgramError(name, f"torch {torch.__version__} has none; update it") from error
+        raise TaskFormatError(name, f"torch {torch.__version__} has none; update it") from error
     if name in _BEFORE:
         return _guarded(function, _BEFORE[name])
     return function

@@ -4,8 +4,9 @@ Before a batch of a new size is computed, the graph is run on torch's meta devic
 have shapes but no memory, and refused by the name of the node that would hold too much.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +15,13 @@ import torch
 from torch import nn
 
 from fedagent_protocol.errors import safe_text
-from fedagent_task.errors import ProgramError
+from fedagent_task.errors import TaskFormatError
+from fedagent_task.models.graph import array_of
 
 from .codec import columns, elements
 from .meta import Watch
 from .plan import Plan
-from .spec import TRAVELS, Program, Role
+from .spec import LOSS, TRAVELS, Program, Role
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 Batch = tuple[list["torch.Tensor"], "torch.Tensor | None"]
@@ -33,7 +35,7 @@ class TorchProgram:
     batch size is first met.
 
     Raises:
-        ProgramError: It asks for more memory than the limit, or for what this torch has not.
+        TaskFormatError: It asks for more memory than the limit, or for what this torch has not.
     """
 
     def __init__(self, program: Program, *, device: str = "cpu", limit: int | None = None) -> None:
@@ -43,11 +45,10 @@ class TorchProgram:
         self._checked: set[tuple[int, bool]] = set()
         most = self._most()
         if (size := sum(4 * elements(one.shape) for one in program.tensors)) > most:
-            raise ProgramError("tensors", f"would hold {size} bytes, the limit is {most} here")
+            raise TaskFormatError("tensors", f"would hold {size} bytes, the limit is {most} here")
         self._all = _made(program, self.device)
-        self._constants = [
-            _constant(one.data, one.dtype, one.shape).to(self.device) for one in program.constants
-        ]
+        constants = map(array_of, program.constants)
+        self.constants = [torch.from_numpy(one).to(self.device) for one in constants]
         self.parameters = self._named(learnt=True)
         """What is learnt, by name: leaves with a gradient, of the roles train and local."""
         self.buffers = self._named(learnt=False)
@@ -58,18 +59,20 @@ class TorchProgram:
         """The same as a module: ``module(*inputs)`` is the output, ``module.loss(batch)``."""
 
     def load(self, tensors: Tensors) -> None:
-        """Take these values, whatever their roles; raises `ProgramError` if they do not fit."""
+        """Take these values, whatever their roles; raises `TaskFormatError` if they do not fit."""
         for name, value in tensors.items():
             mine = self.parameters.get(name, self.buffers.get(name))
             if mine is None or tuple(mine.shape) != value.shape:
-                raise ProgramError(name[:64], f"of shape {list(value.shape)} is not the program's")
+                raise TaskFormatError(
+                    name[:64], f"of shape {list(value.shape)} is not the program's"
+                )
             with torch.no_grad():
                 mine.copy_(torch.tensor(value))
 
     def inputs_of(self, x: npt.NDArray[np.generic], y: npt.NDArray[np.generic]) -> Batch:
         """Return rows [n, features] and labels [n] as what the graphs take: copies."""
         if x.ndim != 2 or x.shape[1] != (width := columns(self.program)):
-            raise ProgramError("inputs", f"are rows of {width} columns, not {list(x.shape)}")
+            raise TaskFormatError("inputs", f"are rows of {width} columns, not {list(x.shape)}")
         given = []
         for one in self.program.inputs:
             part = x[:, one.start : one.start + elements(one.shape)]
@@ -88,12 +91,12 @@ class TorchProgram:
         return _scalar(loss)
 
     def backward(self, loss: "torch.Tensor") -> None:
-        """Take the gradient of a loss, or raise `ProgramError` where it has none."""
+        """Take the gradient of a loss, or raise `TaskFormatError` where it has none."""
         try:
             loss.backward()
         except RuntimeError as error:
             reason = f"has no gradient: {safe_text(error, limit=160)}"
-            raise ProgramError("train", reason) from error
+            raise TaskFormatError("train", reason) from error
 
     def evaluate(self, batch: Batch) -> "tuple[torch.Tensor, float]":
         """Return the output and the mean loss as scoring sees them, without a gradient."""
@@ -120,7 +123,7 @@ class TorchProgram:
         """Refuse a batch of `count` samples that would go over the limit; return bytes at most.
 
         Raises:
-            ProgramError: It names the node, or what is wrong with the graph's shapes.
+            TaskFormatError: It names the node, or what is wrong with the graph's shapes.
         """
         if (count, training) in self._checked:
             return 0
@@ -148,7 +151,7 @@ class TorchProgram:
         with torch.set_grad_enabled(training):
             _, loss = plan.run(values, watch=watch)
             if before != [one._version for one in fixed]:  # noqa: SLF001 - the same
-                raise ProgramError(
+                raise TaskFormatError(
                     "train" if training else "evaluate", "writes to what must not change"
                 )
             if training:
@@ -172,8 +175,13 @@ class TorchProgram:
             *(_meta(one.shape, one.dtype) for one in program.constants),
         ]
 
+    def named(self) -> "Iterator[tuple[str, torch.Tensor]]":
+        """Yield what the author's modules keep, each under all of its names."""
+        pairs = zip(self.program.held, (*self._all, *self.constants), strict=True)
+        return ((name, value) for one, value in pairs for name in one.names)
+
     def _values(self, batch: Batch) -> list[object]:
-        return [*self._all, *batch[0], batch[1], *self._constants]
+        return [*self._all, *batch[0], batch[1], *self.constants]
 
     def _named(self, *, learnt: bool) -> "dict[str, torch.Tensor]":
         pairs = zip(self.program.tensors, self._all, strict=True)
@@ -201,12 +209,12 @@ class _Module(nn.Module):  # type: ignore[misc] # torch is not there to mypy
     def __init__(self, program: TorchProgram) -> None:
         super().__init__()
         object.__setattr__(self, "program", program)
-        for name, tensor in program.parameters.items():
+        for name, tensor in program.named():
             place, last = _place(self, name)
-            place._parameters[last] = tensor  # noqa: SLF001 - by whatever name: `loss`, `program`
-        for name, tensor in program.buffers.items():
-            place, last = _place(self, name)
-            place._buffers[last] = tensor  # noqa: SLF001 - the same
+            learnt = isinstance(tensor, nn.Parameter)
+            # By whatever name: `loss`, `program`.
+            kind = place._parameters if learnt else place._buffers  # noqa: SLF001
+            kind[last] = tensor
 
     def forward(self, *inputs: "torch.Tensor") -> "torch.Tensor":
         """Return the output of a batch, as training or as scoring sees it."""
@@ -215,6 +223,13 @@ class _Module(nn.Module):  # type: ignore[misc] # torch is not there to mypy
     def loss(self, batch: Batch) -> "torch.Tensor":
         """Return the mean loss of a batch."""
         return self.program.loss(batch)
+
+    def state_dict(self, *args: Any, **named: Any) -> Any:
+        """Return what the author's own module takes: without the tensors of the loss."""
+        whole = super().state_dict(*args, **named)
+        for name in [name for name in whole if name.startswith(LOSS)]:
+            del whole[name]
+        return whole
 
 
 def _place(module: "nn.Module", name: str) -> "tuple[nn.Module, str]":
@@ -236,13 +251,7 @@ def _meta(shape: tuple[int, ...], dtype: str) -> "torch.Tensor":
     return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
 
 
-def _constant(data: bytes, dtype: str, shape: tuple[int, ...]) -> "torch.Tensor":
-    little = np.dtype(dtype).newbyteorder("<")
-    array = np.frombuffer(data, little).astype(dtype).reshape(shape)
-    return torch.from_numpy(array)
-
-
 def _scalar(loss: "torch.Tensor") -> "torch.Tensor":
     if loss.numel() != 1:
-        raise ProgramError("loss", f"is of shape {list(loss.shape)}, not one number")
+        raise TaskFormatError("loss", f"is of shape {list(loss.shape)}, not one number")
     return loss.reshape(())

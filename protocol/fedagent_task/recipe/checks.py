@@ -6,26 +6,22 @@ A rule yields the key, what is wrong with it, and the hint.
 from collections.abc import Iterator
 
 from fedagent_protocol.messages import Weighting
-from fedagent_task.errors import RecipeError
 from fedagent_task.recipe.client_terms import client_terms
-from fedagent_task.recipe.explain import hint_of
+from fedagent_task.recipe.explain import Fault, hint_of
 from fedagent_task.recipe.spec import AUTO, Recipe
-from fedagent_task.scoring.measures import measures_of
+from fedagent_task.scoring.measures import IN_TRAINING, measures_of
 
 VOLUNTEERS = "volunteers"
 """The policy under which agents that volunteer train."""
 
-Wrong = tuple[str, str, str]
+
+def recipe_faults(recipe: Recipe) -> list[Fault]:
+    """Return what does not go together."""
+    rules = (_rounds, _target, _opinions, _differential, _secure, _both, _robust)
+    return [fault for rule in rules for fault in rule(recipe)]
 
 
-def check_recipe(recipe: Recipe) -> None:
-    """Raise `RecipeError` if two keys do not go together."""
-    for rule in (_rounds, _target, _opinions, _differential, _secure, _both, _robust):
-        for wrong in rule(recipe):
-            raise RecipeError(*wrong)
-
-
-def _rounds(recipe: Recipe) -> Iterator[Wrong]:
+def _rounds(recipe: Recipe) -> Iterator[Fault]:
     rounds, budget, learner = recipe.rounds, recipe.budget, recipe.learner
     deadline = f"rounds.deadline_s = {rounds.deadline_s:g}"
     if rounds.max_wait_s < rounds.deadline_s:
@@ -39,15 +35,19 @@ def _rounds(recipe: Recipe) -> Iterator[Wrong]:
         yield "budget.total", "is less than budget.per_edge", "raise it, or leave it out"
 
 
-def _target(recipe: Recipe) -> Iterator[Wrong]:
+def _target(recipe: Recipe) -> Iterator[Fault]:
     """The target can be reached by what the models are evaluated by."""
     by, target = next(iter(measures_of(recipe)), None), recipe.evaluation.target
+    if recipe.rounds.stop == "target" and (by is None or by.where == IN_TRAINING or not target):
+        why = "is target, but there is none" if by else "is target, but nothing is measured"
+        hint = "write evaluation.target, and evaluation.dataset or evaluation.on_device = true"
+        yield "rounds.stop", why, hint
     if target > 1 and (by is None or by.rising or not recipe.model.regression):
         key = "evaluation.target"
         yield key, f"must be <= 1 (got {target:g})", hint_of(key)
 
 
-def _opinions(recipe: Recipe) -> Iterator[Wrong]:
+def _opinions(recipe: Recipe) -> Iterator[Fault]:
     """Who volunteers decides where nobody else hears of opinions."""
     mode, policy = recipe.opinions.mode, recipe.policy.name
     if (mode == "peers") != (policy == VOLUNTEERS):
@@ -55,7 +55,7 @@ def _opinions(recipe: Recipe) -> Iterator[Wrong]:
         yield "opinions.mode", f"is {mode}, but the policy is {policy}", hint
 
 
-def _differential(recipe: Recipe) -> Iterator[Wrong]:
+def _differential(recipe: Recipe) -> Iterator[Fault]:
     spec = recipe.privacy
     if not spec.wanted:
         return
@@ -78,7 +78,7 @@ def _differential(recipe: Recipe) -> Iterator[Wrong]:
         yield "limits.norm", why, "write norm = 0: privacy.clip limits each device's update"
 
 
-def _secure(recipe: Recipe) -> Iterator[Wrong]:
+def _secure(recipe: Recipe) -> Iterator[Fault]:
     if not recipe.secure_aggregation.wanted:
         return
     if recipe.learner.name == "none":
@@ -88,7 +88,7 @@ def _secure(recipe: Recipe) -> Iterator[Wrong]:
         yield "placement.name", why, "use 'coordinator', or leave out secure_aggregation"
 
 
-def _both(recipe: Recipe) -> Iterator[Wrong]:
+def _both(recipe: Recipe) -> Iterator[Fault]:
     terms = client_terms(recipe.aggregation)
     if not (terms.control or terms.base_loss or terms.local_steps):
         return
@@ -101,7 +101,7 @@ def _both(recipe: Recipe) -> Iterator[Wrong]:
         yield "secure_aggregation.minimum_cohort", why, hint
 
 
-def _robust(recipe: Recipe) -> Iterator[Wrong]:
+def _robust(recipe: Recipe) -> Iterator[Fault]:
     """An edge sees the single updates that a robust rule looks at."""
     rule, hint = recipe.aggregation.robust, "leave it out, or write 'none'"
     if rule in (AUTO, "none"):

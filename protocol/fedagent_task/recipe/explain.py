@@ -2,9 +2,10 @@
 
 import difflib
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 import msgspec
 
@@ -15,6 +16,11 @@ _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
 _MAX_SHOWN = 40
+MAX_FAULTS = 64
+"""Faults of a recipe that are looked for."""
+Fault = tuple[str, str, str]
+"""A dotted key, what is wrong with it, and the hint."""
+Table = dict[str, object]
 _HUMAN = {
     "be int": "be a whole number",
     "be float": "be a number",
@@ -41,10 +47,11 @@ class RecipeKey:
 
 def recipe_keys() -> tuple[RecipeKey, ...]:
     """Return every key that a recipe may have, in the order of the reference."""
+    found = ((name, item, _said_of(item.type)) for name, item in fields_of(Recipe))
     return tuple(
-        RecipeKey(name, meta.description or "", str((meta.examples or [""])[0]))
-        for name, item in fields_of(Recipe)
-        if (meta := next(_metas(item.type), None)) is not None  # else no key of a person
+        RecipeKey(name, what, example or msgspec.json.encode(item.default).decode())
+        for name, item, (what, example) in found
+        if what  # else no key of a person
     )
 
 
@@ -77,7 +84,55 @@ def hint_of(name: str) -> str:
     return "see docs/recipe.md"
 
 
-def explain(error: msgspec.ValidationError, table: Mapping[str, object]) -> RecipeError:
+def refuse(faults: Sequence[Fault]) -> None:
+    """Raise one `RecipeError` of all that is wrong; its key and reason are those of the first."""
+    if faults:
+        (key, reason, hint), *rest = faults
+        more = (f"{key}: {reason}; {hint}" for key, reason, hint in rest)
+        raise RecipeError(key, reason, " | ".join([hint, *more]))
+
+
+def converted(plain: Table, given: Mapping[str, object]) -> tuple[Recipe | None, list[Fault]]:
+    """Return a table as a recipe, and what is wrong with its keys, which then have their defaults.
+
+    None where one that has no default is missing or wrong; `given` is the table as it was written.
+    """
+    faults: dict[str, Fault] = {}
+    whole = True
+    for _ in range(MAX_FAULTS):
+        try:
+            recipe = msgspec.convert(plain, Recipe)
+            return recipe if whole else None, list(faults.values())
+        except msgspec.ValidationError as error:
+            fault = explain(error, given)
+        key = fault[0]
+        faults.setdefault(key, fault)
+        if not _drop(plain, key.split(".")):
+            whole = False
+            _fill(plain, key)
+    return None, list(faults.values())
+
+
+def _drop(table: Table, path: Sequence[str]) -> bool:
+    """Take a key out of a table; False if it is not there."""
+    below = table.get(path[0])
+    if len(path) == 1:
+        return table.pop(path[0], table) is not table
+    return isinstance(below, dict) and _drop(below, path[1:])
+
+
+def _fill(table: Table, key: str) -> None:
+    """Put examples in the place of a missing key, or of all that a section must have."""
+    for name, item in fields_of(Recipe):
+        if item.required and f"{name}.".startswith(f"{key}.") and name in _KEYS:
+            section, _, leaf = name.rpartition(".")
+            below = table.setdefault(section, {}) if section else table
+            example = tomllib.loads(f"v = {_KEYS[name].example}")["v"]
+            if isinstance(below, dict):
+                below[leaf] = 1 if section == "budget" else example  # in micro-credits
+
+
+def explain(error: msgspec.ValidationError, table: Mapping[str, object]) -> Fault:
     """Turn msgspec's error into one that names the key and the hint."""
     text = str(error)
     at = _PATH.search(text)
@@ -86,13 +141,11 @@ def explain(error: msgspec.ValidationError, table: Mapping[str, object]) -> Reci
     if unknown := _UNKNOWN.search(text):
         name = _join(key, unknown.group(1))
         near = nearest_key(name, [*_KEYS, *_SECTIONS])
-        return RecipeError(
-            _short(name), "unknown key", f"did you mean {near}?" if near else "see docs/recipe.md"
-        )
+        return name, "unknown key", f"did you mean {near}?" if near else "see docs/recipe.md"
     if missing := _MISSING.search(text):
         name = _join(key, missing.group(1))
-        return RecipeError(name, "is missing", hint_of(name))
-    return RecipeError(key or "recipe", _reason(text, key, table), hint_of(key))
+        return name, "is missing", hint_of(name)
+    return key or "recipe", _reason(text, key, table), hint_of(key)
 
 
 def show(value: object) -> str:
@@ -126,14 +179,18 @@ def _value_at(table: Mapping[str, object], key: str) -> object:
     return "a table" if isinstance(value, Mapping) else value
 
 
-def _metas(annotation: object) -> Iterator[msgspec.Meta]:
-    if get_origin(annotation) is Annotated:
-        inner, *metas = get_args(annotation)
-        yield from (m for m in metas if isinstance(m, msgspec.Meta) and m.description)
-        yield from _metas(inner)
-    else:
-        for part in get_args(annotation):
-            yield from _metas(part)
+def _said_of(annotation: object) -> tuple[str, str]:
+    """Return what a key holds, and an example as TOML, empty if its default is one."""
+    if annotation is bool:
+        return "true or false", ""
+    if get_origin(annotation) is Literal:
+        names = list(filter(None, get_args(annotation)))
+        return f"one of {', '.join(names)}", f'"{names[0]}"'
+    for meta in reversed(get_args(annotation)):
+        if isinstance(meta, msgspec.Meta) and meta.description:
+            return meta.description, str((meta.examples or [""])[0])
+    found = (_said_of(part) for part in get_args(annotation) if not isinstance(part, str))
+    return next((said for said in found if said[0]), ("", ""))
 
 
 def _join(section: str, leaf: str) -> str:

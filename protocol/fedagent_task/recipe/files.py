@@ -10,9 +10,10 @@ from pathlib import Path
 
 from fedagent_protocol.errors import text_of
 from fedagent_task.errors import RecipeError
+from fedagent_task.recipe.explain import Table, refuse
 from fedagent_task.recipe.spec import Recipe
 from fedagent_task.recipe.task_checks import MAX_BUFFER_BYTES
-from fedagent_task.recipe.text import Table, override, read_table, recipe_from_table
+from fedagent_task.recipe.text import override, read_table, recipe_from_table
 from fedagent_task.task_file import SUFFIX, TaskFile, read_task_file
 
 ROUNDS, CREDITS, BUFFER = 20, 20, 1000
@@ -38,7 +39,7 @@ def open_recipe(path: Path, sets: Iterable[str] = ()) -> RecipeFile:
 
     Raises:
         RecipeError: It cannot be read, or a key is wrong.
-        TaskFileError: The task file cannot be used.
+        RecipeError: The task file cannot be used.
     """
     if path.suffix == SUFFIX:
         table: Table = {"model": {"kind": "graph", "task": path.name}}
@@ -63,15 +64,14 @@ def with_task(table: Mapping[str, object], folder: Path) -> tuple[Table, TaskFil
 
     Raises:
         RecipeError: A key is given that the task file tells.
-        TaskFileError: It cannot be used.
+        RecipeError: It cannot be used.
     """
     model = table.get("model")
     named = model.get("task") if isinstance(model, Mapping) else None
     if not isinstance(model, Mapping) or model.get("kind") != "graph" or not isinstance(named, str):
         return dict(table), None
-    for key in _TOLD:
-        if key in model:
-            raise RecipeError(f"model.{key}", "is set by the task file", "leave it out")
+    twice = [key for key in _TOLD if key in model]
+    refuse([(f"model.{key}", "is set by the task file", "leave it out") for key in twice])
     task = read_task_file(folder / Path(named).expanduser())
     told = {key: getattr(task.model, key) for key in _TOLD}
     rest = {key: value for key, value in model.items() if key != "task"}

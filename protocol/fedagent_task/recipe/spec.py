@@ -5,7 +5,7 @@ changes: digests leave defaults out, so that a new key does not rename old recip
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -52,16 +52,17 @@ LEARNERS = {
 """Name of a learner to its class below `fedagent_agent.learners`, which a coordinator has not; a
 task with the learner ``none`` needs no trainer."""
 ParamValue = bool | int | float | str | list[float | str]
-Params = Annotated[
-    dict[str, ParamValue],
-    Meta(max_length=64, description="a table of parameters", examples=["{}"]),
-]
 Word = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
-Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
 
 
-def _text(description: str, *examples: object) -> Meta:
-    return Meta(description=description, examples=list(examples))
+def _key(description: str, example: object = None, **bounds: Any) -> Meta:
+    """Describe a key for hints; the example is the default, unless one is given as TOML."""
+    return Meta(description=description, examples=None if example is None else [example], **bounds)
+
+
+Params = Annotated[dict[str, ParamValue], _key("a table of parameters", "{}", max_length=64)]
+Seconds = Annotated[float, _key("seconds", gt=0, le=MAX_SECONDS)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,37 +73,27 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
     """What is learnt."""
 
     kind: Annotated[
-        str,
-        Meta(max_length=128),
-        _text(f"one of {', '.join(MODELS)}, or package:name", '"softmax"'),
+        str, _key(f"one of {', '.join(MODELS)}, or package:name", '"softmax"', max_length=128)
     ]
-    features: Annotated[int, Meta(ge=1, le=MAX_PARAMETERS), _text("features of a sample", 64)]
-    classes: Annotated[int, Meta(ge=0, le=1_000_000), _text("classes of a softmax", 10)] = 0
-    l2: Annotated[float, Meta(ge=0, le=1e6), _text("the L2 penalty", 0.0001)] = 0.0
-    loss: Annotated[
-        Literal["squared-hinge", "hinge"], _text("squared-hinge or hinge", '"squared-hinge"')
-    ] = "squared-hinge"
-    users: Annotated[int, Meta(ge=0, le=MAX_PARAMETERS), _text("users of an mf", 943)] = 0
-    items: Annotated[int, Meta(ge=0, le=MAX_PARAMETERS), _text("items of an mf", 1682)] = 0
-    rank: Annotated[int, Meta(ge=0, le=4096), _text("factors of an mf", 10)] = 0
+    features: Annotated[int, _key("features of a sample", 64, ge=1, le=MAX_PARAMETERS)]
+    classes: Annotated[int, _key("classes of a softmax", 10, ge=0, le=1_000_000)] = 0
+    l2: Annotated[float, _key("the L2 penalty", 0.0001, ge=0, le=1e6)] = 0.0
+    loss: Literal["squared-hinge", "hinge"] = "squared-hinge"
+    users: Annotated[int, _key("users of an mf", 943, ge=0, le=MAX_PARAMETERS)] = 0
+    items: Annotated[int, _key("items of an mf", 1682, ge=0, le=MAX_PARAMETERS)] = 0
+    rank: Annotated[int, _key("factors of an mf", 10, ge=0, le=4096)] = 0
     hidden: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=MAX_PARAMETERS)], ...],
-        Meta(max_length=8),
-        _text("the units of each hidden layer of an mlp", "[100]"),
+        _key("the units of each hidden layer of an mlp", "[100]", max_length=8),
     ] = ()
-    layout: Annotated[
-        Literal["", "fashion", "cifar"], _text("one of fashion, cifar", '"fashion"')
-    ] = ""
+    layout: Literal["", "fashion", "cifar"] = ""
     image: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=4096)], ...],
-        Meta(max_length=3),
-        _text("rows, columns and channels of a cnn's samples", "[28, 28, 1]"),
+        _key("rows, columns and channels of a cnn's samples", "[28, 28, 1]", max_length=3),
     ] = ()
     params: Params = {}
     """What a package's own model is told."""
-    task: Annotated[
-        str, Meta(max_length=4096), _text("the task file of a graph", '"my_model.fedtask"')
-    ] = ""
+    task: Annotated[str, _key("the task file", '"my_model.fedtask"', max_length=4096)] = ""
     program: Annotated[bytes, Meta(max_length=MAX_PROGRAM_BYTES)] = b""
     """What a graph computes (`fedagent_task.program`); a recipe gets it from `task`."""
     first: OptionalDigest = ""
@@ -207,63 +198,49 @@ class DataSpec(_Section, frozen=True, kw_only=True):
     without a form of their own get mean and deviation from them.
     """
 
-    dtype: Annotated[
-        DType, _text("one of float32, float64, uint8, int16, int32, int64", '"float32"')
-    ] = "float32"
-    scale: Annotated[float, _text("a factor other than 0", 0.0625)] = 1.0
-    offset: Annotated[float, _text("a number added after scaling", 0.0)] = 0.0
+    dtype: DType = "float32"
+    scale: Annotated[float, _key("a factor other than 0", 0.0625)] = 1.0
+    offset: Annotated[float, _key("a number added after scaling")] = 0.0
     labels: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...],
-        Meta(max_length=1000),
-        _text("the classes' names in order", '["no", "yes"]'),
+        _key("the classes' names in order", '["no", "yes"]', max_length=1000),
     ] = ()
     features: Annotated[
         tuple[FeatureSpec, ...],
-        Meta(max_length=4096),
-        _text(
+        _key(
             "a table for each feature, with mean and deviation or scale and offset",
             '[{name = "pressure", mean = 101325, deviation = 500}]',
+            max_length=4096,
         ),
     ] = ()
-    standardize: Annotated[bool, _text("true or false", "true")] = False
-    standardize_s: Annotated[Seconds, _text("seconds", 30.0)] = 30.0
+    standardize: bool = False
+    standardize_s: Seconds = 30.0
 
 
 class LearnerSpec(_Section, frozen=True, kw_only=True):
     """How a device learns from its stream."""
 
-    name: Annotated[
-        str,
-        Meta(max_length=128),
-        _text(f"one of {', '.join(LEARNERS)}, or package:name", '"minibatch"'),
-    ] = "minibatch"
-    rate: Annotated[float, Meta(gt=0, le=1000), _text("the step size", 0.1)] = 0.1
-    batch: Annotated[int, Meta(ge=1, le=100_000), _text("samples of one step", 50)] = 50
-    passes: Annotated[int, Meta(ge=1, le=1000), _text("passes over the buffer", 20)] = 20
-    buffer: Annotated[int, Meta(ge=1, le=1_000_000), _text("samples to keep", 1000)] = 1000
-    cap: Annotated[int, Meta(ge=1, le=10_000_000), _text("samples with gradients", 10_000)] = 10_000
-    steps: Annotated[int, Meta(ge=1, le=10_000), _text("arrival steps of a round", 50)] = 1
-    step_s: Annotated[
-        float, Meta(ge=0, le=86_400), _text("seconds between arrival steps, or 0", 3.0)
-    ] = 0.0
-    backend: Annotated[
-        Literal["auto", "numpy", "torch"], _text("one of auto, numpy, torch", '"auto"')
-    ] = "auto"
-    optimizer: Annotated[
-        Literal["sgd", "adam", "adamw"], _text("one of sgd, adam, adamw", '"sgd"')
-    ] = "sgd"
-    momentum: Annotated[float, Meta(ge=0, lt=1), _text("the momentum of sgd", 0.9)] = 0.0
-    weight_decay: Annotated[float, Meta(ge=0, le=1000), _text("a decay", 0.0001)] = 0.0
-    clip_norm: Annotated[float, Meta(ge=0, le=1e12), _text("a norm, or 0", 1.0)] = 0.0
-    decay: Annotated[float, Meta(gt=0, le=1), _text("a factor up to 1", 0.99)] = 1.0
-    device: Annotated[
-        Literal["auto", "cpu", "cuda", "mps"], _text("one of auto, cpu, cuda, mps", '"auto"')
-    ] = "auto"
-    precision: Annotated[
-        Literal["float32", "bfloat16", "float16"],
-        _text("one of float32, bfloat16, float16", '"bfloat16"'),
-    ] = "float32"
-    threads: Annotated[int, Meta(ge=0, le=1024), _text("threads, or 0", 1)] = 0
+    name: Annotated[str, _key(f"one of {', '.join(LEARNERS)}, or package:name", max_length=128)] = (
+        "minibatch"
+    )
+    rate: Annotated[float, _key("the step size", gt=0, le=1000)] = 0.1
+    batch: Annotated[int, _key("samples of one step", ge=1, le=100_000)] = 50
+    passes: Annotated[int, _key("passes over the buffer", ge=1, le=1000)] = 20
+    buffer: Annotated[int, _key("samples to keep", ge=1, le=1_000_000)] = 1000
+    cap: Annotated[int, _key("samples with gradients", ge=1, le=10_000_000)] = 10_000
+    steps: Annotated[int, _key("arrival steps of a round", 50, ge=1, le=10_000)] = 1
+    step_s: Annotated[float, _key("seconds between arrival steps, or 0", 3.0, ge=0, le=86_400)] = (
+        0.0
+    )
+    backend: Literal["auto", "numpy", "torch"] = "auto"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: Annotated[float, _key("the momentum of sgd", 0.9, ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, _key("a decay", 0.0001, ge=0, le=1000)] = 0.0
+    clip_norm: Annotated[float, _key("a norm, or 0", 1.0, ge=0, le=1e12)] = 0.0
+    decay: Annotated[float, _key("a factor up to 1", 0.99, gt=0, le=1)] = 1.0
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    threads: Annotated[int, _key("threads, or 0", 1, ge=0, le=1024)] = 0
     params: Params = {}
     """What a package's own training code is told."""
 
@@ -289,28 +266,24 @@ class LearnerSpec(_Section, frozen=True, kw_only=True):
 class RoundsSpec(_Section, frozen=True, kw_only=True):
     """The rounds of the run (ALGORITHMS section 1)."""
 
-    count: Annotated[
-        int, Meta(ge=0, le=10_000_000), _text("the number of rounds, or 0 for no end", 60)
-    ]
-    deadline_s: Annotated[Seconds, _text("seconds", 2.0)]
-    max_wait_s: Annotated[Seconds, _text("seconds, at least deadline_s", 4.0)]
-    min_updates: Annotated[int, Meta(ge=1, le=1_000_000), _text("at least 1", 1)] = 1
-    merge_every: Annotated[int, Meta(ge=1, le=1_000_000), _text("rounds", 1)] = 1
-    merge_timeout_s: Annotated[Seconds, _text("seconds", 10.0)] = 10.0
-    weighting: Annotated[Weighting, _text("samples or uniform", '"samples"')] = Weighting.SAMPLES
-    iterations: Annotated[
-        int, Meta(ge=0, le=1_000_000), _text("0 for the learner's default, or a number", 0)
-    ] = 0
-    every_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS), _text("seconds, or 0", 60.0)] = 0.0
+    count: Annotated[int, _key("the number of rounds, or 0 for no end", 60, ge=0, le=10_000_000)]
+    stop: Literal["count", "target"] = "count"
+    patience: Annotated[int, _key("models in a row", 3, ge=1, le=1_000_000)] = 1
+    deadline_s: Annotated[Seconds, _key("seconds", 2.0)]
+    max_wait_s: Annotated[Seconds, _key("seconds, at least deadline_s", 4.0)]
+    min_updates: Annotated[int, _key("at least 1", ge=1, le=1_000_000)] = 1
+    merge_every: Annotated[int, _key("rounds", ge=1, le=1_000_000)] = 1
+    merge_timeout_s: Seconds = 10.0
+    weighting: Annotated[Weighting, _key("samples or uniform", '"samples"')] = Weighting.SAMPLES
+    iterations: Annotated[int, _key("a number, or 0 for the learner's", ge=0, le=1_000_000)] = 0
+    every_s: Annotated[float, _key("seconds, or 0", 60.0, ge=0, le=MAX_SECONDS)] = 0.0
 
 
 class BudgetSpec(_Section, frozen=True, kw_only=True):
     """Money, in the recipe as credits (``per_edge``, ``total``), here as micro-credits."""
 
-    per_edge_micro: Annotated[int, Meta(gt=0, le=10**15), _text("credits", 3.5)] = field(
-        name="per_edge"
-    )
-    total_micro: Annotated[int, Meta(gt=0, le=10**15), _text("credits", 200)] | None = field(
+    per_edge_micro: Annotated[int, _key("credits", 3.5, gt=0, le=10**15)] = field(name="per_edge")
+    total_micro: Annotated[int, _key("credits", 200, gt=0, le=10**15)] | None = field(
         name="total", default=None
     )
 
@@ -318,10 +291,10 @@ class BudgetSpec(_Section, frozen=True, kw_only=True):
 class PolicySpec(_Section, frozen=True, kw_only=True):
     """Who trains where; the policy itself checks its parameters."""
 
-    name: Annotated[Word, _text("a policy's name", '"adaptive"')] = "adaptive"
+    name: Annotated[Word, _key("a policy's name")] = "adaptive"
     params: Params = {}
-    exploration: Annotated[float, Meta(ge=0, le=1), _text("a share from 0 to 1", 0.1)] = 0.0
-    exploration_bound: Annotated[float, Meta(ge=0, le=1e6), _text("a share >= 0", 0.1)] = 0.1
+    exploration: Annotated[Share, _key("a share from 0 to 1", 0.1)] = 0.0
+    exploration_bound: Annotated[float, _key("a share >= 0", ge=0, le=1e6)] = 0.1
 
 
 LONGEST_WORK = 50
@@ -332,11 +305,11 @@ AUTO = "auto"
 class AggregationSpec(_Section, frozen=True, kw_only=True):
     """How updates become a model; the strategy itself checks its parameters."""
 
-    name: Annotated[Word, _text("a strategy's name", '"fedavg"')] = "fedavg"
+    name: Annotated[Word, _key("a strategy's name")] = "fedavg"
     params: Params = {}
-    robust: Annotated[Word, _text("a robust rule's name, or auto", '"clipped-mean"')] = AUTO
+    robust: Annotated[Word, _key("a robust rule's name, or auto", '"clipped-mean"')] = AUTO
     robust_params: Params = {}
-    late_rounds: Annotated[int, Meta(ge=0, le=5), _text("rounds, at most 5", 2)] = 5
+    late_rounds: Annotated[int, _key("rounds, at most 5", 2, ge=0, le=5)] = 5
 
     @property
     def oldest_work(self) -> int:
@@ -347,7 +320,7 @@ class AggregationSpec(_Section, frozen=True, kw_only=True):
 class PlacementSpec(_Section, frozen=True, kw_only=True):
     """Where edge models are merged."""
 
-    name: Annotated[Word, _text("a placement's name", '"coordinator"')] = "coordinator"
+    name: Annotated[Word, _key("a placement's name")] = "coordinator"
     params: Params = {}
 
     @property
@@ -359,55 +332,50 @@ class PlacementSpec(_Section, frozen=True, kw_only=True):
 class IterationsSpec(_Section, frozen=True, kw_only=True):
     """How many local iterations a round has; the control itself checks its parameters."""
 
-    name: Annotated[Word, _text("an iteration control's name", '"primal-dual"')] = "learner"
+    name: Annotated[Word, _key("an iteration control's name", '"primal-dual"')] = "learner"
     params: Params = {}
 
 
 class LimitsSpec(_Section, frozen=True, kw_only=True):
     """What an update may be."""
 
-    norm: Annotated[float, Meta(ge=0, le=1e12), _text("a norm, or 0 for no limit", 100.0)] = 100.0
-    max_samples: Annotated[int, Meta(ge=1, le=2**40), _text("samples", 100_000)] = 1_000_000
+    norm: Annotated[float, _key("a norm, or 0 for no limit", ge=0, le=1e12)] = 100.0
+    max_samples: Annotated[int, _key("samples", 100_000, ge=1, le=2**40)] = 1_000_000
 
 
 class EvaluationSpec(_Section, frozen=True, kw_only=True):
     """How a global model is evaluated."""
 
     dataset: Annotated[
-        str, Meta(min_length=1, max_length=1000), _text("a dataset or none", '"digits-test"')
+        str, _key("a dataset or none", '"digits-test"', min_length=1, max_length=1000)
     ] = "none"
-    target: Annotated[float, Meta(ge=0, le=1e12), _text("an accuracy or an error", 0.85)] = 0.0
-    on_device: Annotated[bool, _text("true or false", "true")] = False
+    target: Annotated[float, _key("an accuracy or an error", 0.85, ge=0, le=1e12)] = 0.0
+    on_device: bool = False
 
 
 class OpinionsSpec(_Section, frozen=True, kw_only=True):
     """What becomes of clients' opinions of the global model (docs/opinions.md)."""
 
-    mode: Annotated[
-        Literal["auto", "off", "report", "peers"],
-        _text("one of auto, off, report, peers", '"report"'),
-    ] = "auto"
-    every: Annotated[int, Meta(ge=1, le=1_000_000), _text("merges", 1)] = 1
-    timeout_s: Annotated[Seconds, _text("seconds", 5.0)] = 5.0
-    window: Annotated[int, Meta(ge=1, le=1_000_000), _text("samples", 500)] = 500
-    low: Annotated[float, Meta(ge=0, le=1), _text("the least opinion", 0.0)] = 0.0
-    high: Annotated[float, Meta(ge=0, le=1), _text("the largest opinion", 1.0)] = 1.0
-    step: Annotated[float, Meta(ge=0, le=1), _text("a step, or 0", 0.05)] = 0.0
-    epsilon: Annotated[float, Meta(ge=0, le=1000), _text("an epsilon, or 0", 1.0)] = 0.0
+    mode: Literal["auto", "off", "report", "peers"] = "auto"
+    every: Annotated[int, _key("merges", ge=1, le=1_000_000)] = 1
+    timeout_s: Seconds = 5.0
+    window: Annotated[int, _key("samples", ge=1, le=1_000_000)] = 500
+    low: Annotated[Share, _key("the least opinion")] = 0.0
+    high: Annotated[Share, _key("the largest opinion")] = 1.0
+    step: Annotated[Share, _key("a step, or 0", 0.05)] = 0.0
+    epsilon: Annotated[float, _key("an epsilon, or 0", 1.0, ge=0, le=1000)] = 0.0
 
 
 class PeersSpec(_Section, frozen=True, kw_only=True):
     """How neighbours decide among themselves who trains (docs/democratized.md)."""
 
-    best: Annotated[int, Meta(ge=1, le=1024), _text("volunteers", 5)] = 5
-    mu: Annotated[float, Meta(ge=0, le=1000), _text("a weight", 0.01)] = 0.01
-    cold_start: Annotated[bool, _text("true or false", "true")] = True
-    graph: Annotated[
-        Literal["near", "radius", "declared"], _text("one of near, radius, declared", '"near"')
-    ] = "near"
-    neighbours: Annotated[int, Meta(ge=1, le=32), _text("neighbours", 4)] = 4
-    radius_km: Annotated[float, Meta(gt=0, le=1e6), _text("kilometres", 0.3)] = 0.3
-    slot_rounds: Annotated[int, Meta(ge=1, le=1_000_000), _text("rounds", 1)] = 1
+    best: Annotated[int, _key("volunteers", ge=1, le=1024)] = 5
+    mu: Annotated[float, _key("a weight", ge=0, le=1000)] = 0.01
+    cold_start: bool = True
+    graph: Literal["near", "radius", "declared"] = "near"
+    neighbours: Annotated[int, _key("neighbours", ge=1, le=32)] = 4
+    radius_km: Annotated[float, _key("kilometres", gt=0, le=1e6)] = 0.3
+    slot_rounds: Annotated[int, _key("rounds", ge=1, le=1_000_000)] = 1
 
 
 class PrivacySpec(_Section, frozen=True, kw_only=True):
@@ -416,14 +384,12 @@ class PrivacySpec(_Section, frozen=True, kw_only=True):
     Epsilon and delta are of all `releases` of a device together.
     """
 
-    mode: Annotated[
-        Literal["off", "local", "central"], _text("one of off, local, central", '"local"')
-    ] = "off"
-    epsilon: Annotated[float, Meta(gt=0, le=100), _text("an epsilon up to 100", 8.0)] = 8.0
-    delta: Annotated[float, Meta(gt=0, lt=1), _text("a probability", 0.00001)] = 1e-5
-    clip: Annotated[float, Meta(gt=0, le=1e6), _text("a norm", 1.0)] = 1.0
+    mode: Literal["off", "local", "central"] = "off"
+    epsilon: Annotated[float, _key("an epsilon up to 100", gt=0, le=100)] = 8.0
+    delta: Annotated[float, _key("a probability", gt=0, lt=1)] = 1e-5
+    clip: Annotated[float, _key("a norm", gt=0, le=1e6)] = 1.0
     releases: Annotated[
-        int, Meta(ge=0, le=10_000_000), _text("updates of a device, or 0 for rounds.count", 60)
+        int, _key("updates of a device, or 0 for rounds.count", 60, ge=0, le=10_000_000)
     ] = 0
 
     @property
@@ -436,13 +402,11 @@ class SecureAggregationSpec(_Section, frozen=True, kw_only=True):
     """Edges see sums of at least `minimum_cohort` updates, and no update (docs/privacy.md)."""
 
     minimum_cohort: Annotated[
-        int, Meta(ge=0, le=256), _text("at least 3 devices, or 0 for no secure aggregation", 5)
+        int, _key("at least 3 devices, or 0 for no secure aggregation", 5, ge=0, le=256)
     ] = 0
-    threshold: Annotated[
-        float, Meta(gt=0.5, le=1), _text("a share over 0.5 of the cohort", 0.6)
-    ] = 0.6
-    largest: Annotated[float, Meta(gt=0, le=1e6), _text("a magnitude", 1.0)] = 1.0
-    stage_s: Annotated[Seconds, _text("seconds", 2.0)] = 2.0
+    threshold: Annotated[float, _key("a share over 0.5 of the cohort", gt=0.5, le=1)] = 0.6
+    largest: Annotated[float, _key("a magnitude", gt=0, le=1e6)] = 1.0
+    stage_s: Seconds = 2.0
 
     @property
     def wanted(self) -> bool:
@@ -457,11 +421,11 @@ class SecureAggregationSpec(_Section, frozen=True, kw_only=True):
 class Recipe(_Section, frozen=True, kw_only=True):
     """One run, as its file says it."""
 
-    name: Annotated[Word, _text("a short name", '"digits"')]
+    name: Annotated[Word, _key("a short name", '"digits"')]
     model: ModelSpec
     rounds: RoundsSpec
     budget: BudgetSpec
-    seed: Annotated[int, Meta(ge=0, lt=2**53), _text("a whole number", 7)] = 0
+    seed: Annotated[int, _key("a whole number", 7, ge=0, lt=2**53)] = 0
     data: DataSpec = DataSpec()
     learner: LearnerSpec = LearnerSpec()
     policy: PolicySpec = PolicySpec()

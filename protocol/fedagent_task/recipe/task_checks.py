@@ -7,9 +7,9 @@ import math
 from collections.abc import Container, Iterator
 
 from fedagent_protocol.registry import FOREIGN
-from fedagent_task.errors import RecipeError
+from fedagent_task.program import decode_program
 from fedagent_task.recipe.client_terms import client_terms
-from fedagent_task.recipe.explain import hint_of, show
+from fedagent_task.recipe.explain import Fault, hint_of, show
 from fedagent_task.recipe.shapes import MAX_PARAMETERS, pooled
 from fedagent_task.recipe.spec import (
     LEARNERS,
@@ -47,23 +47,23 @@ _OPTIMIZER_KEYS = ("optimizer", "momentum", "weight_decay", "clip_norm")
 _TORCH_KEYS = ("device", "precision", "threads")
 _FORMS = "write name and mean = 20, deviation = 5, or name and scale = 0.2, offset = -4"
 
-Wrong = tuple[str, str, str]
+
+def task_faults(task: TaskSpec) -> list[Fault]:
+    """Return what does not go together; nothing is said of what follows from another fault."""
+    found = [*_scales(task), *_secrecy(task)]
+    if names := list(_names(task)):
+        return found + names
+    model = list(_model(task))
+    return [*found, *model, *_learner(task), *_terms(task), *(() if model else _sizes(task))]
 
 
-def check_task(task: TaskSpec) -> None:
-    """Raise `RecipeError` if two keys of a task do not go together."""
-    for rule in (_scales, _secrecy, _names, _model, _learner, _terms, _sizes):
-        for wrong in rule(task):
-            raise RecipeError(*wrong)
-
-
-def unknown(key: str, name: str, known: Container[str]) -> Iterator[Wrong]:
+def unknown(key: str, name: str, known: Container[str]) -> Iterator[Fault]:
     """Yield a name that is neither built in nor of a package."""
     if name not in known and not FOREIGN.fullmatch(name):
         yield key, f"is not a known name (got {show(name)})", hint_of(key)
 
 
-def _names(task: TaskSpec) -> Iterator[Wrong]:
+def _names(task: TaskSpec) -> Iterator[Fault]:
     for key, spec, name, known in (
         ("model.kind", task.model, task.model.kind, MODELS),
         ("learner.name", task.learner, task.learner.name, LEARNERS),
@@ -75,16 +75,16 @@ def _names(task: TaskSpec) -> Iterator[Wrong]:
             yield f"{section}.params", why, "leave them out"
 
 
-def _model(task: TaskSpec) -> Iterator[Wrong]:
+def _model(task: TaskSpec) -> Iterator[Fault]:
     model, learner = task.model, task.learner
     for key, kind in _OF_KIND.items():
         if getattr(model, key) and model.kind != kind:
             yield f"model.{key}", f"is for kind = {kind} only", "leave it out"
-    for key in _NEEDED.get(model.kind, ()):
-        if not getattr(model, key):
-            yield f"model.{key}", "is missing", hint_of(f"model.{key}")
-    if model.kind == "cnn":
-        yield from _pictures(model)
+    lacking = [key for key in _NEEDED.get(model.kind, ()) if not getattr(model, key)]
+    yield from ((f"model.{key}", "is missing", hint_of(f"model.{key}")) for key in lacking)
+    if model.kind == "cnn" and not lacking and (wrong := list(_pictures(model))):
+        yield from wrong
+        return
     if model.kind == "graph":
         yield from _graph(model, learner)
     least, most = (0, MANY[1]) if model.is_foreign else _CLASSES.get(model.kind, MANY)
@@ -96,30 +96,33 @@ def _model(task: TaskSpec) -> Iterator[Wrong]:
         why = f"must be 2 for mf (got {model.features})"
         yield "model.features", why, "samples are (user, item)"
     # A graph's are counted where its program is read.
-    if model.kind != "graph" and model.parameters > MAX_PARAMETERS:
+    if not lacking and model.kind != "graph" and model.parameters > MAX_PARAMETERS:
         why = f"gives {model.parameters} parameters, the limit is {MAX_PARAMETERS}"
         yield "model.features", why, "use fewer features or classes"
 
 
-def _pictures(model: ModelSpec) -> Iterator[Wrong]:
+def _pictures(model: ModelSpec) -> Iterator[Fault]:
     if model.image and len(model.image) != 3:
         yield "model.image", f"has {len(model.image)} numbers", hint_of("model.image")
+        return
     rows, columns, channels = model.picture
     if min(pooled(model.plan, model.picture)) < 1:
         why = f"is too small for two convolutions (got {rows} x {columns})"
         yield "model.image", why, "use at least 16 rows and columns"
+        return
     wanted = rows * columns * channels
     if model.features != wanted:
         why = f"must be rows times columns times channels (got {model.features})"
         yield "model.features", why, f"write features = {wanted}"
 
 
-def _graph(model: ModelSpec, learner: LearnerSpec) -> Iterator[Wrong]:
+def _graph(model: ModelSpec, learner: LearnerSpec) -> Iterator[Fault]:
     if model.task:
         hint = "give the recipe as a file, with the task file next to it"
         yield "model.task", f"names {show(model.task)}, which was not read", hint
     if not model.program:
         yield "model.task", "is missing", hint_of("model.task")
+        return
     if not model.first or bool(model.once) != (model.once_bytes > 0):
         yield "model.first", "or once is missing", "build the task again: fedagent task build"
     if model.l2:
@@ -130,9 +133,12 @@ def _graph(model: ModelSpec, learner: LearnerSpec) -> Iterator[Wrong]:
         yield "learner.name", why, "use minibatch, sgd or bgd"
     if learner.backend == "numpy":
         yield "learner.backend", "numpy cannot train a graph", "leave it out"
+    one = learner.batch == 1 and learner.name != "bgd" and model.program
+    if one and (what := decode_program(model.program).pairs):
+        yield "learner.batch", f"is 1, but {what} needs two samples", "write batch = 2 or more"
 
 
-def _learner(task: TaskSpec) -> Iterator[Wrong]:
+def _learner(task: TaskSpec) -> Iterator[Fault]:
     """Yield the keys that the named learner, optimiser, model or machine has no use for."""
     learner, model = task.learner, task.model
     plain = LearnerSpec()
@@ -163,7 +169,7 @@ def _learner(task: TaskSpec) -> Iterator[Wrong]:
         yield "learner.rate", why, "lower learner.rate"
 
 
-def _terms(task: TaskSpec) -> Iterator[Wrong]:
+def _terms(task: TaskSpec) -> Iterator[Fault]:
     """What a strategy asks of devices must be what the learner can do."""
     learner, name = task.learner, task.aggregation.name
     terms, key = client_terms(task.aggregation), "aggregation.name"
@@ -188,7 +194,7 @@ def _terms(task: TaskSpec) -> Iterator[Wrong]:
         yield key, why, "lower learner.rate or mu"
 
 
-def _scales(task: TaskSpec) -> Iterator[Wrong]:
+def _scales(task: TaskSpec) -> Iterator[Fault]:
     """Each feature is scaled in one way, and none is left out."""
     model, data = task.model, task.data
     if not (math.isfinite(data.scale) and math.isfinite(data.offset)) or data.scale == 0:
@@ -204,7 +210,7 @@ def _scales(task: TaskSpec) -> Iterator[Wrong]:
         yield from _features(model, data)
 
 
-def _features(model: ModelSpec, data: DataSpec) -> Iterator[Wrong]:
+def _features(model: ModelSpec, data: DataSpec) -> Iterator[Fault]:
     key, given = "data.features", data.features
     if len(given) != model.features:
         why = f"has {len(given)} entries, model.features is {model.features}"
@@ -238,7 +244,7 @@ def _misscaled(one: FeatureSpec) -> str:
     return ""
 
 
-def _secrecy(task: TaskSpec) -> Iterator[Wrong]:
+def _secrecy(task: TaskSpec) -> Iterator[Fault]:
     """No score leaves a device beside what its opinions keep back; a cohort hides its members."""
     opinions, key = task.opinions, "evaluation.on_device"
     if task.on_device and opinions.mode == "peers":
@@ -254,7 +260,7 @@ def _secrecy(task: TaskSpec) -> Iterator[Wrong]:
         yield "secure_aggregation.minimum_cohort", why, "write minimum_cohort = 5"
 
 
-def _sizes(task: TaskSpec) -> Iterator[Wrong]:
+def _sizes(task: TaskSpec) -> Iterator[Fault]:
     model, labels, learner = task.model, task.data.labels, task.learner
     if labels and model.regression:
         yield "data.labels", f"names classes, but {model.kind} models have none", "drop it"

@@ -7,7 +7,7 @@ explained in `docs/recipe.md`.
 import hashlib
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -17,8 +17,8 @@ from msgspec import structs
 
 from fedagent_protocol.messages import Weighting
 from fedagent_task.errors import RecipeError, TaskFormatError
-from fedagent_task.recipe.checks import check_recipe
-from fedagent_task.recipe.explain import explain, hint_of, show
+from fedagent_task.recipe.checks import recipe_faults
+from fedagent_task.recipe.explain import Fault, Table, converted, explain, hint_of, refuse, show
 from fedagent_task.recipe.spec import (
     MAX_NAMES_BYTES,
     MAX_SECONDS,
@@ -30,16 +30,13 @@ from fedagent_task.recipe.spec import (
     Recipe,
     TaskSpec,
 )
-from fedagent_task.recipe.task_checks import check_task
+from fedagent_task.recipe.task_checks import task_faults
 
 MAX_RECIPE_BYTES = 256 * 1024
 MAX_TASK_BYTES = 128 * 1024
 _DESCRIBES = "fedagent."
-_CREDITS = (("budget", "per_edge"), ("budget", "total"))
 _encoder = msgspec.msgpack.Encoder(order="sorted")
 _task_decoder = msgspec.msgpack.Decoder(TaskSpec)
-
-Table = dict[str, object]
 
 
 def parse_recipe(text: str, sets: Iterable[str] = ()) -> Recipe:
@@ -74,42 +71,50 @@ def override(table: Mapping[str, object], assignment: str) -> Table:
     return _with(table, parts, _toml_value(value.strip()))
 
 
-def plain_values(value: object, key: str, hint: Callable[[str], str]) -> object:
+def plain_table(table: Mapping[str, object], faults: list[Fault], key: str = "") -> Table:
     """Return the same with its exact decimals as floats, which is what is computed with.
 
-    Raises:
-        RecipeError: A number is not finite; `hint` says of a key how to write it.
+    Numbers that are not finite are noted as faults.
     """
-    if isinstance(value, Mapping):
-        inner = f"{key}." if key else ""
-        return {name: plain_values(item, f"{inner}{name}", hint) for name, item in value.items()}
-    if isinstance(value, list):
-        return [plain_values(item, key, hint) for item in value]
-    if isinstance(value, Decimal):
-        number = float(value)
-        if not math.isfinite(number):
-            raise RecipeError(key, f"must be a finite number (got {value})", hint(key))
+
+    def plain(value: object, key: str) -> object:
+        if isinstance(value, Mapping):
+            return plain_table(value, faults, f"{key}.")
+        if isinstance(value, list):
+            return [plain(item, key) for item in value]
+        if not isinstance(value, Decimal):
+            return value
+        if not math.isfinite(number := float(value)):
+            faults.append((key, f"must be a finite number (got {value})", hint_of(key)))
         return number
-    return value
+
+    return {name: plain(value, f"{key}{name}") for name, value in table.items()}
 
 
 def recipe_from_table(table: Mapping[str, object]) -> Recipe:
     """Check a table as `read_table` gives it; see `parse_recipe`."""
-    plain = {name: plain_values(value, name, hint_of) for name, value in table.items()}
-    for section, leaf in _CREDITS:
-        given, made = table.get(section), plain.get(section)
-        if isinstance(given, Mapping) and isinstance(made, dict) and leaf in given:
-            made[leaf] = _micro(f"{section}.{leaf}", given[leaf])
+    faults: list[Fault] = []
+    plain = plain_table(table, faults)
+    given, made = table.get("budget"), plain.get("budget")
+    if isinstance(given, Mapping) and isinstance(made, dict):
+        for leaf in ("per_edge", "total"):
+            if leaf in given:
+                made[leaf], wrong = _micro(given[leaf])
+                key = f"budget.{leaf}"
+                faults += [(key, wrong, hint_of(key))] if wrong else []
     rounds = plain.get("rounds")
-    if isinstance(rounds, dict) and isinstance(rounds.get("deadline_s"), int | float):
-        rounds.setdefault("max_wait_s", min(2 * rounds["deadline_s"], MAX_SECONDS))
-    try:
-        recipe = msgspec.convert(plain, Recipe)
-    except msgspec.ValidationError as error:
-        raise explain(error, table) from error
-    check_recipe(recipe)
-    check_task(task_of(recipe))
-    _check_size(recipe)
+    if isinstance(rounds, dict):
+        wait_s, deadline_s = MAX_SECONDS, rounds.get("deadline_s")
+        if isinstance(deadline_s, int | float):
+            wait_s = min(2 * deadline_s, MAX_SECONDS)
+        rounds.setdefault("max_wait_s", wait_s)
+    recipe, found = converted(plain, table)
+    if recipe is not None:
+        found += [*recipe_faults(recipe), *task_faults(task_of(recipe))]
+    known = [key for key, _, _ in faults]
+    refuse([*faults, *(fault for fault in found if fault[0] not in known)])
+    assert recipe is not None
+    refuse(_size_faults(recipe))
     return recipe
 
 
@@ -182,15 +187,17 @@ def parse_task(body: bytes) -> TaskSpec:
     try:
         task = _task_decoder.decode(body)
     except msgspec.ValidationError as error:
-        why = explain(error, {})
-        raise TaskFormatError(why.key, why.reason.replace(" (got nothing)", "")) from error
+        key, why, _ = explain(error, {})
+        raise TaskFormatError(key, why.replace(" (got nothing)", "")) from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise TaskFormatError("task", "the bytes are no MessagePack map") from error
-    try:
-        check_task(task)
-    except RecipeError as error:
-        raise TaskFormatError(error.key, error.reason) from error
+    _expect_good(task)
     return task
+
+
+def _expect_good(task: TaskSpec) -> None:
+    for key, why, _ in task_faults(task):
+        raise TaskFormatError(key, why)
 
 
 def short_form(struct: msgspec.Struct) -> Table:
@@ -230,23 +237,23 @@ def _toml_value(text: str) -> object:
     return parsed["v"] if parsed.keys() == {"v"} else text
 
 
-def _micro(key: str, value: object) -> int:
-    """Convert credits to micro-credits without any rounding."""
+def _micro(value: object) -> tuple[int, str]:
+    """Convert credits to micro-credits without any rounding; return what is wrong, too."""
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise RecipeError(key, f"must be a number (got {show(value)})", hint_of(key))
-    if value <= 0:
-        raise RecipeError(key, f"must be > 0 (got {value})", hint_of(key))
-    if value > 10**9:
-        raise RecipeError(key, f"must be <= 1000000000 (got {show(value)})", hint_of(key))
+        return 1, f"must be a number (got {show(value)})"
+    if not Decimal(value).is_finite():
+        return 1, ""  # said already
+    if not 0 < value <= 10**9:
+        return 1, f"must be {'<= 1000000000' if value > 0 else '> 0'} (got {show(value)})"
     exponent = Decimal(value).as_tuple().exponent
     micro = Fraction(value) * MICRO if isinstance(exponent, int) and exponent > -60 else None
     if micro is None or micro.denominator != 1:
-        raise RecipeError(key, f"has more than 6 decimals (got {show(value)})", hint_of(key))
-    return micro.numerator
+        return 1, f"has more than 6 decimals (got {show(value)})"
+    return micro.numerator, ""
 
 
-def _check_size(recipe: Recipe) -> None:
-    """Check that devices can be told the task, also once it is standardized."""
+def _size_faults(recipe: Recipe) -> list[Fault]:
+    """Return what is wrong if devices cannot be told the task, also once it is standardized."""
     key, data = "data.features" if recipe.data.features else "data.labels", recipe.data
     if data.standardize:
         some = [0.1] * min(recipe.model.features, MAX_TASK_BYTES)
@@ -255,8 +262,8 @@ def _check_size(recipe: Recipe) -> None:
     if recipe.data.standardize and not recipe.data.features:
         numbered = sum(len(one.name) for one in data.features)
         size += max(0, MAX_NAMES_BYTES - numbered)  # of the streams' own names, at most
-    if size > MAX_TASK_BYTES:
-        raise RecipeError(key, f"make the task {size} bytes", f"stay under {MAX_TASK_BYTES}")
+    wrong = (key, f"make the task {size} bytes", f"stay under {MAX_TASK_BYTES}")
+    return [wrong] if size > MAX_TASK_BYTES else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +298,7 @@ def read_description(metadata: Mapping[str, str]) -> Described:
             model=msgspec.json.decode(model, type=ModelSpec),
             data=msgspec.json.decode(data, type=DataSpec),
         )
-        check_task(task)
     except (msgspec.DecodeError, RecursionError) as error:
         raise TaskFormatError("metadata", "is none of this version") from error
-    except RecipeError as error:
-        raise TaskFormatError(error.key, error.reason) from error
+    _expect_good(task)
     return Described(task.model, task.data)

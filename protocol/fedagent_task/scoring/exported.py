@@ -7,12 +7,13 @@ import msgspec
 import numpy as np
 
 from fedagent_protocol.extras import how_to_add
-from fedagent_protocol.tensors import Manifest, TensorSpec, decode_tensors
-from fedagent_task.errors import TaskFormatError, TorchNeededError
+from fedagent_protocol.tensors import decode_tensors
+from fedagent_task.errors import NotInstalledError, TaskFormatError
 from fedagent_task.models import Doubles, Floats, Model, Weights, create
 from fedagent_task.models.base import Csr
 from fedagent_task.models.features import Raw, scaled
-from fedagent_task.models.graph import Graph
+from fedagent_task.models.graph import Graph, array_of
+from fedagent_task.program.spec import Constant
 from fedagent_task.recipe.text import Described, read_description
 from fedagent_task.scoring.graph import onnx_sessions, scored
 from fedagent_task.travelling import model_tensors
@@ -48,7 +49,7 @@ def open_model(data: bytes) -> Predictor:
 
     Raises:
         TaskFormatError: It is none, or says not what it takes.
-        TorchNeededError: It is of kind graph, and torch is not installed.
+        NotInstalledError: It is of kind graph, and torch is not installed.
         ProtocolError: Its tensors are not those that it says.
         ModuleNotFoundError: onnxruntime is not installed.
     """
@@ -61,9 +62,11 @@ def open_model(data: bytes) -> Predictor:
 
 
 def whole(graph: Graph, tensors: Weights) -> dict[str, Floats]:
-    """Return what a module's ``load_state_dict`` takes: tied tensors under all of their names."""
-    known = graph.program.tensors
-    return {name: tensors[one.name] for one in known for name in (one.name, *one.tied)}
+    """Return what the author's modules keep, float32 all of it, each under all of its names."""
+    return {
+        name: array_of(one).astype(np.float32) if isinstance(one, Constant) else tensors[one.name]
+        for name, one in graph.program.named()
+    }
 
 
 def _tensors_file(data: bytes) -> TensorsFile:
@@ -81,13 +84,13 @@ def _tensors_file(data: bytes) -> TensorsFile:
 
 
 def _graph_file(told: Described, graph: Graph, data: bytes) -> TensorsFile:
-    known = graph.program.tensors
-    specs = [TensorSpec(n, "float32", t.shape) for t in known for n in (t.name, *t.tied)]
-    tensors = decode_tensors(data, Manifest(tuple(sorted(specs))))
-    floats = {one.name: tensors[one.name].astype(np.float32) for one in known}
+    tensors = decode_tensors(data, graph.whole_manifest())
+    names = (one.name for one in graph.program.tensors)
+    floats = {name: tensors[name].astype(np.float32) for name in names}
     model = scored(graph, floats)
     if model is None:
-        raise TorchNeededError("a prediction", how_to_add("torch"))
+        what = "a prediction of a model of kind graph is computed by torch"
+        raise NotInstalledError(what, how_to_add("torch"))
     return TensorsFile(told, model, floats)
 
 

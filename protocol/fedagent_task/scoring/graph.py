@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from fedagent_protocol.extras import how_to_add
-from fedagent_task.models import Doubles, Floats, Inputs, Labels, Weights
-from fedagent_task.models.base import densed
+from fedagent_task.models import Doubles, Floats, Inputs, Labels, Model, Weights
+from fedagent_task.models.base import batches, densed
 from fedagent_task.models.graph import Graph
-from fedagent_task.scoring.metrics import Evaluation, accuracy, log_loss, mse
+from fedagent_task.scoring.metrics import Evaluation, accuracy, evaluate, log_loss, mse
 
 if TYPE_CHECKING:
     from fedagent_task.program.torch_program import TorchProgram
@@ -87,10 +87,16 @@ class ScoredGraph(Graph):
     ) -> Iterator[tuple[Doubles, float, slice]]:
         rows = densed(x)
         self.engine.load(weights)
-        for start in range(0, len(rows), BATCH):
-            part = slice(start, start + BATCH)
+        for part in batches(len(rows), BATCH):
             output, loss = self.engine.outputs(rows[part], None if y is None else y[part])
             yield _linked(output, self.program.link), loss, part
+
+
+def evaluation_of(model: Model, weights: Weights, x: Inputs, y: Labels) -> Evaluation:
+    """Return how good a model is on scaled samples, whatever its kind."""
+    if isinstance(model, ScoredGraph):
+        return model.evaluate(weights, x, y)
+    return evaluate(model, weights, x, y)
 
 
 class _Torch:
@@ -166,7 +172,7 @@ def scored(graph: Graph, once: Mapping[str, Floats], onnx: bytes = b"") -> Score
         onnx: Its ONNX graph, with the tensors as inputs; empty if it has none.
 
     Raises:
-        ProgramError: The ONNX graph is none of this model. Also when it is scored: the model
+        TaskFormatError: The ONNX graph is none of this model. Also when it is scored: the model
             asks for more than there is.
     """
     if onnx and (sessions := onnx_sessions()) is not None:

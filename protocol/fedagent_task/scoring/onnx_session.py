@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from fedagent_task.errors import ProgramError, TaskFormatError
+from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Doubles, Floats, Weights
 from fedagent_task.models.base import Csr
 from fedagent_task.models.features import Raw
@@ -81,7 +81,7 @@ class GraphSession:
     """The ONNX graph of a model that travels as a graph; its output is [n, width].
 
     Raises:
-        ProgramError: Its inputs are not among the model's tensors.
+        TaskFormatError: Its inputs are not among the model's tensors.
     """
 
     def __init__(self, graph: bytes, names: AbstractSet[str]) -> None:
@@ -92,10 +92,10 @@ class GraphSession:
             if item.name != _INPUT
         }
         if not self._dtypes.keys() <= names or len(self._session.get_outputs()) != 1:
-            raise ProgramError("onnx", "the graph's inputs are not the model's tensors")
+            raise TaskFormatError("onnx", "the graph's inputs are not the model's tensors")
 
     def forward(self, weights: Weights, x: Floats) -> Doubles:
-        """Return what `Model.forward` gives for one batch; `ProgramError`: it cannot."""
+        """Return what `Model.forward` gives for one batch; `TaskFormatError`: it cannot."""
         feeds = {name: np.asarray(weights[name], kind) for name, kind in self._dtypes.items()}
         feeds[_INPUT] = np.ascontiguousarray(x, np.float32)
         options = onnxruntime.RunOptions()
@@ -104,9 +104,9 @@ class GraphSession:
         try:
             (output,) = self._session.run(None, feeds, options)
         except _REFUSED as error:
-            raise ProgramError("onnx", "the graph does not run on the model") from error
+            raise TaskFormatError("onnx", "the graph does not run on the model") from error
         finally:
             timer.cancel()
         if output.ndim != 2 or len(output) != len(x):
-            raise ProgramError("onnx", "the graph does not give what its model gives")
+            raise TaskFormatError("onnx", "the graph does not give what its model gives")
         return np.asarray(output, np.float64)

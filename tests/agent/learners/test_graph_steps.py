@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from fedagent_agent.learners import Learner, Tensors, create
-from fedagent_agent.learners.base import UserCodeError
+from fedagent_agent.learners.base import FailedTrainingError
 from fedagent_agent.learners.user import UserLearner, create_held
 from fedagent_agent.trainer.frames import Failed, Open, Opened, Train, Trained
 from fedagent_agent.trainer.training import Trainer
@@ -143,6 +143,29 @@ def test_fedprox_and_scaffold_are_of_what_is_learnt_and_travels() -> None:
     assert not np.array_equal(updates["fedprox"]["0.weight"], updates["fedavg"]["0.weight"])
 
 
+@pytest.mark.parametrize("name", ["minibatch", "sgd", "bgd", "loop"])
+def test_a_rest_of_one_sample_joins_another_batch_and_one_alone_is_too_few(name: str) -> None:
+    torch.manual_seed(0)
+    task = _task(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)), [], 4, 3)
+    x = np.random.default_rng(1).normal(size=(17, 4)).astype(np.float32)
+    for count in (16, 17, 33, 1):
+        if name == "loop":
+            spec, model = LearnerSpec(batch=16, device="cpu"), create_model(task.model)
+            held = create_held(model, spec, threads=1)
+            learner: Learner = UserLearner(_loop, held, model, spec, np.random.default_rng(0))
+        else:
+            learner = _learner(task, name=name, batch=16)
+        learner.absorb(np.resize(x, (count, 4)), np.arange(count) % 3)
+        learner.begin(task.first)
+        if count == 1:
+            with pytest.raises(FailedTrainingError, match="no_data: batch norm needs two samples"):
+                learner.step(1)
+            continue
+        assert learner.step(learner.default_iterations).samples % count == 0
+        assert all(np.isfinite(tensor).all() for tensor in learner.update().values())
+        assert learner.num_samples == count
+
+
 def test_a_trainer_trains_a_graph_from_files(tmp_path: Path) -> None:
     """With its once-file, its counters outside of the norm's limit, and its state kept."""
     torch.manual_seed(0)
@@ -159,6 +182,13 @@ def test_a_trainer_trains_a_graph_from_files(tmp_path: Path) -> None:
     assert isinstance(opened, Opened), opened
     (tmp_path / "model").write_bytes(encode_tensors(dict(task.first)))
     train = Train(job=2, model=str(tmp_path / "model"), out=str(tmp_path / "update"), round=1)
+    ask = msgspec.structs.replace(ask, once=str(tmp_path / "once"))
+    trainer.answer(msgspec.structs.replace(ask, stream="digits:start=1,rate=0.001"))
+    reply = trainer.answer(train)
+    assert isinstance(reply, Failed)
+    assert (reply.reason, reply.detail) == ("no_data", "batch norm needs two samples")
+    assert reply.offset == 1
+    trainer.answer(ask)
     reply = trainer.answer(msgspec.structs.replace(train, state=str(tmp_path / "state")))
     assert isinstance(reply, Trained), reply
     assert reply.stats.num_samples == 400
@@ -196,5 +226,5 @@ def test_a_packages_loop_trains_a_graph_and_writes_to_no_frozen_tensor() -> None
         np.testing.assert_allclose(delta, updates[1][name], atol=1e-6)
     assert isinstance(held, HeldInTorch)
     next(iter(held.view.buffers())).add_(1.0)
-    with pytest.raises(UserCodeError, match="frozen"):
+    with pytest.raises(FailedTrainingError, match="frozen"):
         theirs.update()

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_agent.trainer.scoring import laplace, protect, shape
+from fedagent_task.errors import NotInstalledError
 from fedagent_task.privacy import accountant
-from fedagent_task.privacy.accountant import OpenDpMissingError
 from fedagent_task.recipe.spec import OpinionsSpec
 
 SPECS = st.builds(
@@ -35,7 +35,7 @@ def test_an_opinion_is_clipped_and_rounded_inside_its_bounds(
 def test_without_opendp_there_is_no_noise_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     laplace.cache_clear()
     monkeypatch.setattr(accountant, "find_spec", lambda _name: None)
-    with pytest.raises(OpenDpMissingError, match=r"\[privacy\]"):
+    with pytest.raises(NotInstalledError, match=r"\[privacy\]"):
         protect(0.5, OpinionsSpec(epsilon=1.0))
     assert protect(0.5, OpinionsSpec()) == (0.5, 0.0)
 

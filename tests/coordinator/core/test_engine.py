@@ -1,5 +1,6 @@
 """The engine against toy edges: what it waits for, whom it asks, and what it says of it."""
 
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -19,6 +20,7 @@ from fedagent_protocol import messages as m
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, encode
 from fedagent_protocol.errors import MalformedError
 from fedagent_protocol.signed import Assigning, Calling
+from fedagent_task.recipe.spec import EvaluationSpec
 from tests.fakes.engine_field import MANIFEST, Field, MemoryIndices, settings, toy_edges
 from tests.fakes.toy_edge import ToyAgent, ToyEdge, declined
 from tests.fakes.voices import identity
@@ -211,6 +213,20 @@ def test_a_run_without_an_end_goes_on_until_its_budget_is_spent() -> None:
     poor.run()
     assert poor.done == "budget"
     assert len(poor.settled) == 10
+
+
+@pytest.mark.parametrize(("patience", "last"), [(1, 3), (2, 6)])
+def test_a_run_ends_when_as_many_models_in_a_row_as_wanted_reach_its_target(
+    patience: int, last: int
+) -> None:
+    wanted = settings(count=0, every_s=1.0, stop="target", patience=patience)
+    seen = EvaluationSpec(dataset="held-out", target=0.5)
+    wanted = replace(wanted, held_out=True, recipe=structs.replace(wanted.recipe, evaluation=seen))
+    field = Field(toy_edges(), wanted)
+    field.metrics = lambda round_: {"rmse": 0.4 if round_ in (3, 5, 6) else 0.6}
+    field.run(until=40.0)
+    assert field.done == "target"
+    assert max(field.settled) == last
 
 
 # ------------------------------------------------------------- clients that bring nothing

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedagent_task.errors import NotInstalledError
 from fedagent_task.privacy import accountant
 from fedagent_task.privacy.accountant import (
-    OpenDpMissingError,
     epsilon_of,
     epsilon_spent,
     noise_multiplier,
@@ -46,7 +46,7 @@ def test_without_the_library_there_is_a_mend_and_no_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(accountant, "find_spec", lambda _: None)
-    with pytest.raises(OpenDpMissingError, match=r"\[privacy\]"):
+    with pytest.raises(NotInstalledError, match=r"\[privacy\]"):
         epsilon_of(math.e, 1e-5, 3)
 
 

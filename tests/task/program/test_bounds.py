@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedagent_task.errors import ProgramError
+from fedagent_task.errors import TaskFormatError
 from fedagent_task.program.codec import decode_program, encode_program
 from fedagent_task.program.spec import (
     Argument,
@@ -45,7 +45,7 @@ def program(
 def test_no_view_of_a_frozen_tensor_is_written_to() -> None:
     view = (Node("view", (Ref(F), [4])), Node("add_.Tensor", (Ref(FIRST), 1)))
     loss = (Node("mul.Tensor", (Ref(X), Ref(W))), Node("sum", (Ref(FIRST + 2),)))
-    with pytest.raises(ProgramError, match="train: writes to what must not change"):
+    with pytest.raises(TaskFormatError, match="train: writes to what must not change"):
         program(view + loss).check(2, training=True)
     assert program(view + loss, role="latest").check(2, training=True)
 
@@ -53,7 +53,7 @@ def test_no_view_of_a_frozen_tensor_is_written_to() -> None:
 def test_scoring_writes_to_no_weight() -> None:
     view = (Node("view", (Ref(W), [1])), Node("add_.Tensor", (Ref(FIRST), 1.0)))
     loss = Node("sum", (Ref(X),))
-    with pytest.raises(ProgramError, match="evaluate: writes to what must not change"):
+    with pytest.raises(TaskFormatError, match="evaluate: writes to what must not change"):
         program((SUM,), (*view, loss)).check(2, training=False)
 
 
@@ -72,7 +72,7 @@ def test_what_a_convolution_unfolds_in_double_precision_counts(transposed: bool)
 
     size = (16, 1, 31, 31) if transposed else (1, 16, 31, 31)
     assert program(nodes("float32"), weight=size, row=(16, 64, 64)).check(1, training=True)
-    with pytest.raises(ProgramError, match="would hold"):
+    with pytest.raises(TaskFormatError, match="would hold"):
         program(nodes("float64"), weight=size, row=(16, 64, 64)).check(8, training=True)
 
 
@@ -81,7 +81,7 @@ def test_no_whole_number_is_cut_off() -> None:
     cut = Node("div.Tensor_mode", (Ref(F), -1, "trunc"))
     cast = Node("to.dtype", (Ref(FIRST), "float32", None, False, None))
     loss = (Node("mul.Tensor", (Ref(FIRST + 1), Ref(W))), Node("sum", (Ref(FIRST + 2),)))
-    with pytest.raises(ProgramError, match="floor"):
+    with pytest.raises(TaskFormatError, match="floor"):
         program((cut, cast, *loss)).check(2, training=True)
     floor = Node("div.Tensor_mode", (Ref(F), -1, "floor"))
     made = program((floor, cast, *loss))

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedagent_task.errors import ProgramError
+from fedagent_task.errors import TaskFormatError
 from fedagent_task.program import Program, decode_program, encode_program
 from fedagent_task.program.codec import MAX_PLAIN_BYTES
 from fedagent_task.program.operators import operators
@@ -85,12 +85,12 @@ def test_a_program_comes_back_and_has_one_form() -> None:
     ],
 )
 def test_what_is_not_well_formed_is_refused_by_name(program: Program, says: str) -> None:
-    with pytest.raises(ProgramError, match=says):
+    with pytest.raises(TaskFormatError, match=says):
         decode_program(packed(program))
 
 
 def test_a_bomb_is_not_unpacked() -> None:
-    with pytest.raises(ProgramError, match="cut off, or over"):
+    with pytest.raises(TaskFormatError, match="cut off, or over"):
         decode_program(zlib.compress(bytes(50 * MAX_PLAIN_BYTES), 9))
 
 
@@ -98,7 +98,7 @@ def test_lists_in_lists_have_no_form() -> None:
     deep: Any = [1]
     for _ in range(500):
         deep = [deep]
-    with pytest.raises(ProgramError):
+    with pytest.raises(TaskFormatError):
         decode_program(packed(with_nodes(Node("view", (Ref(X), deep)))))
 
 

@@ -1,14 +1,15 @@
 """What cannot be a task is said in one line with the hint; what stays on a device stays."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from msgspec.structs import replace
 from torch import nn
 
-from fedagent_task.errors import BuildError, ProgramError
-from fedagent_task.program import meta
+from fedagent_task.errors import RecipeError, TaskFormatError
+from fedagent_task.program import decode_program, encode_program, meta
 from fedagent_task.program.export import TaskSource, build
 from fedagent_task.program.spec import Input
 from fedagent_task.program.torch_program import TorchProgram
@@ -49,6 +50,25 @@ class _Straight(torch.autograd.Function):
         return gradient
 
 
+class Packs(nn.Module):
+    """A recurrent layer that takes rows of different lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(1, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x[..., None], torch.ones(len(x)), True)
+        return self.rnn(packed)[1][0]
+
+
+def normed(**how: Any) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, **how))
+
+
+spectral, spectral_hook = nn.utils.parametrizations.spectral_norm, nn.utils.spectral_norm
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [
@@ -77,12 +97,75 @@ class _Straight(torch.autograd.Function):
         (TaskSource(nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="sum"), (X, Y)), "is a sum"),
         (TaskSource(nn.Linear(3, 2), loss, (X, Y), local=("head.*",)), "fits no tensor"),
         (TaskSource("model", loss, (X, Y)), "not a torch.nn.Module"),
+        (TaskSource(normed(momentum=None), loss, (X, Y)), r"1 \(BatchNorm1d\).*one.momentum = 0.1"),
+        (TaskSource(spectral(nn.Linear(3, 2)), loss, (X, Y)), r"model \(.*Linear\): has spectral"),
+        (TaskSource(spectral_hook(nn.Linear(3, 2)), loss, (X, Y)), r"model \(Linear\): has spec"),
+        (TaskSource(Packs(), loss, (X, Y)), r"rnn \(GRU\): takes a packed.*self\.rnn\(x\).*gather"),
+        (TaskSource(Calls(lambda x: {"y": x}), loss, (X, Y)), r"a dict; wrap it: .*\['y'\]"),
+        (TaskSource(nn.LazyLinear(2), loss, (X, Y)), "has no weights yet; call the model once"),
     ],
 )
 def test_what_cannot_be_a_task_is_said_in_one_line(source: TaskSource, says: str) -> None:
-    with pytest.raises(BuildError, match=says) as caught:
+    with pytest.raises(RecipeError, match=says) as caught:
         build(source)
     assert "\n" not in str(caught.value)
+
+
+class Keeps(nn.Module):
+    """Has one tensor under two names, and buffers of several kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.b.weight = self.a.weight
+        self.last = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))
+        self.register_buffer("mask", torch.tensor([True, False, True]))
+        self.register_buffer("ids", torch.tensor([2**40, 1]))
+        self.register_buffer("unused", torch.ones(2, dtype=torch.uint8))
+        self.register_buffer("passing", torch.ones(3), persistent=False)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen.add_(1)
+        return self.last(self.b(self.a(x * self.mask) * self.passing) + 0 * self.ids[1])
+
+
+def test_a_module_takes_all_that_is_its_own_back() -> None:
+    source = TaskSource(Keeps(), nn.CrossEntropyLoss(torch.tensor([1.0, 2.0])), (X, Y))
+    built = build(source)
+    found = TorchProgram(decode_program(encode_program(built.program)))
+    found.load(built.tensors)
+    given = found.module.state_dict()
+    own = Keeps()
+    own.load_state_dict(given)
+    for name, value in source.model.state_dict().items():
+        assert torch.equal(own.state_dict()[name], value), name
+        assert given[name].dtype == value.dtype
+
+
+def _contrast(output: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    rows = nn.functional.normalize(output, dim=1)
+    return loss(rows @ rows.T, torch.arange(output.shape[0]))
+
+
+@pytest.mark.parametrize(
+    ("model", "of", "needs"),
+    [
+        (normed(), loss, "batch norm"),
+        (normed(track_running_stats=False), loss, "batch norm"),
+        (nn.Linear(3, 2), lambda o, y: loss(o, y) + o.var(0).mean(), "a variance"),
+        (nn.Linear(3, 2), lambda o, y: loss(o, y) + o.std(0).mean(), "a deviation"),
+        (nn.Linear(3, 2), _contrast, "the loss"),
+        (nn.Sequential(nn.Unflatten(1, (1, 3)), nn.BatchNorm1d(1), nn.Flatten()), loss, ""),
+        (nn.Linear(3, 2), loss, ""),
+    ],
+)
+def test_a_program_says_what_of_it_needs_two_samples(
+    model: nn.Module, of: Callable[..., torch.Tensor], needs: str
+) -> None:
+    torch.manual_seed(0)
+    assert build(TaskSource(model, of, (torch.rand(4, 3), Y))).program.pairs == needs
 
 
 def test_building_changes_nothing_of_the_model() -> None:
@@ -154,9 +237,9 @@ def test_a_batch_over_the_memory_is_refused_before_anything_is_made() -> None:
     built = build(family("two-inputs"))
     program = TorchProgram(built.program, limit=300_000)
     assert 0 < program.check(4, training=True) < 300_000
-    with pytest.raises(ProgramError, match=r"train node \d+ \(.*\): would hold \d+ bytes"):
+    with pytest.raises(TaskFormatError, match=r"train node \d+ \(.*\): would hold \d+ bytes"):
         program.check(1000, training=True)
-    with pytest.raises(ProgramError, match="tensors: would hold"):
+    with pytest.raises(TaskFormatError, match="tensors: would hold"):
         TorchProgram(built.program, limit=100)
 
 

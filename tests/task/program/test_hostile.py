@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fedagent_task.errors import ProgramError
+from fedagent_task.errors import TaskFormatError
 from fedagent_task.program.spec import Node, Program, Ref
 from fedagent_task.program.torch_program import TorchProgram
 from fedagent_task.task_file import encode_task
@@ -54,6 +54,6 @@ def test_what_would_take_memory_is_refused_by_the_name_of_its_node(
 ) -> None:
     program = TorchProgram(_with(made(family)[1].program, op, args), limit=LIMIT)
     before = getrusage(RUSAGE_SELF).ru_maxrss
-    with pytest.raises(ProgramError, match=says):
+    with pytest.raises(TaskFormatError, match=says):
         program.check(2, training=True)
     assert getrusage(RUSAGE_SELF).ru_maxrss < before + 100_000

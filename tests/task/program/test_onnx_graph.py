@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedagent_task.errors import ProgramError
+from fedagent_task.errors import TaskFormatError
 from fedagent_task.program.codec import elements
 from fedagent_task.program.export import TaskSource
 from fedagent_task.program.making import Made, make_of, make_task
@@ -128,5 +128,5 @@ def test_a_graph_that_loops_for_ever_is_ended(monkeypatch: pytest.MonkeyPatch) -
     opsets = [helper.make_opsetid("", 17)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     session = onnx_session.GraphSession(model.SerializeToString(), set())
-    with pytest.raises(ProgramError, match="does not run"):
+    with pytest.raises(TaskFormatError, match="does not run"):
         session.forward({}, np.ones((2, 4), np.float32))

@@ -167,6 +167,9 @@ def _take(name: str, event: Event, heard: Heard, screen: Screen) -> None:
     if event.get("event") == "exited":
         screen.say(f"{name} ended with exit code {event['code']}, see {name}.log")
         return
+    if event.get("event") == "progress":
+        screen.say(str(event["text"]))
+        return
     shown = heard.page
     screen.event(name, event, heard.take(event) if name == "coordinator" else "")
     if heard.page and not shown:

@@ -19,7 +19,7 @@ from fedagent_cli.errors import InterruptedEnd, MissingError, UsageError
 from fedagent_cli.output import echo, emit
 from fedagent_protocol.errors import ProtocolError, hide_password
 from fedagent_protocol.extras import how_to_add
-from fedagent_task.errors import TaskFormatError, TorchNeededError
+from fedagent_task.errors import NotInstalledError, TaskFormatError
 from fedagent_task.models.features import names_of
 from fedagent_task.recipe.spec import DataSpec, TaskSpec
 from fedagent_task.scoring.exported import Predictor, open_model
@@ -85,7 +85,7 @@ def _opened(path: Path) -> Predictor:
     except ModuleNotFoundError as error:
         reason = "the onnxruntime package is not installed"
         raise MissingError(reason, how_to_add("onnxruntime")) from error
-    except TorchNeededError as error:
+    except NotInstalledError as error:
         hint = f"{error.hint}; or use a model that was exported as .onnx"
         raise MissingError("the torch package is not installed", hint) from error
     except (TaskFormatError, ProtocolError) as error:
