@@ -1,5 +1,7 @@
 """Before round 1 devices tell what their samples add up to; the task says it from then on."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -68,6 +70,27 @@ def test_the_task_of_round_1_says_how_features_are_scaled(tmp_path: Path) -> Non
     assert "statistics" in waited
     check_frozen(site)
     check_books(site, 4)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_features_have_the_names_that_all_streams_agree_on(tmp_path: Path, shift: int) -> None:
+    site = site_of(tmp_path)
+    names = [f"f{i}" for i in range(64)]
+
+    def named(add_up: Callable[..., m.EdgeMoments], by: int, call: m.OpinionOpen) -> m.EdgeMoments:
+        said = add_up(call)
+        found = Moments.decode(said.moments, features=64, most=10**6)
+        called = found.called((*names[by:], *names[:by]))
+        return msgspec.structs.replace(said, moments=called.encode())
+
+    for number, edge in enumerate(site.edges):
+        made = partial(named, edge.add_up, shift * number)
+        edge.add_up = made  # type: ignore[method-assign]  # of this test
+    site.run()
+    differs = [one.text for one in site.warned if "call their features differently" in one.text]
+    assert len(differs) == shift
+    shown = [one.name for one in kept(site).features]
+    assert shown == ([f"x{i + 1}" for i in range(64)] if shift else names)
 
 
 @pytest.mark.parametrize("point", POINTS)

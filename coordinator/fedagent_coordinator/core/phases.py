@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from fedagent_node.effects import Emit
+from fedagent_node.effects import Emit, Warn
 from fedagent_protocol.columns import Columns
 from fedagent_protocol.messages import OpinionMode, RunEnded
 
@@ -118,7 +118,11 @@ def _measure(run: Run, now: float) -> Phase:
         if not found:
             return wait(run, STATISTICS, now, edges=len(live))
         agents = sum(answer.agents for answer in answers)
-        run.do(Standardize(sum(found[1:], found[0]), agents))
+        total = sum(found[1:], found[0])
+        if total.names is None and not s.recipe.data.features:
+            why = "streams call their features differently, and may mean others"
+            run.do(Warn("", f"{why}; name them in data.features of the recipe", once=True))
+        run.do(Standardize(total, agents))
         return Phase(run)  # the engine goes on when it is written
 
     return Evaluating(run, call, added_up)
