@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedagent_coordinator import policies
-from fedagent_coordinator.core.trust import ClaimGaps
+from fedagent_coordinator.core.trust import Trust
 from fedagent_coordinator.policies import Purpose, create, round_rng
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_testbed.learning.trainer import FederatedLearner
@@ -125,12 +125,12 @@ def claims(name: str, seeds: int, _: str) -> Iterator[Line]:
     sets = ("world.liars.share=0.2", "world.liars.factor=2", "rounds.count=200")
     recipe, runs = load_recipe("cocs-decisions", sets), list[Figures]()
     for seed in range(seeds):
-        world, policy, gaps = make_world(recipe, seed), policies.create("random"), ClaimGaps()
+        world, policy, trust = make_world(recipe, seed), policies.create("random"), Trust()
         for t in range(1, recipe.rounds.count + 1):
             view = world.view(t)
             pairs = policy.select(view, round_rng(seed, t, Purpose.SELECT)).pairs
-            gaps.learn(replace(world.play(view, pairs), view=replace(view, truth=None)))
-        found = gaps.of(recipe.world.clients)
+            trust.learn(replace(world.play(view, pairs), view=replace(view, truth=None)))
+        found = trust.gaps(recipe.world.clients)
         known, liar = np.isfinite(found), Population(recipe, seed).liar
         lying, honest = found[known & liar], found[known & ~liar]
         runs.append(

@@ -133,6 +133,22 @@ def test_one_that_is_hardly_ever_in_time() -> None:
     assert said.constraint.kind == "deadline"
 
 
+def test_a_forecast_is_told_apart_from_the_trust_and_who_is_new_is_told_so() -> None:
+    """`why` called a trust of 0.01 a chance of 1 % to deliver in time."""
+    policy = policies.create("adaptive")
+    for t in range(1, 4):
+        played(policy, column_view(t, price=[1, 1], budget=2))
+    view = replace(column_view(4, price=[1, 1], budget=2), trust=np.array([1.0, 0.01]))
+    said = of(decided("adaptive", policy, view), 1)
+    assert said.constraint.kind == "trust"
+    forecast = next(one.device for one in said.scores if one.name == "forecast")
+    assert forecast is not None
+    assert forecast > 0.5
+    assert f"a chance of {forecast:.1%} that it delivers in time" in said.reasons[0]
+    assert any("it is new, with 3 of 5 outcomes" in reason for reason in said.reasons)
+    assert any("its trust is 0.01" in reason for reason in said.reasons)
+
+
 def test_others_were_tried_that_are_known_less() -> None:
     policy = policies.create("cocs", features=["compute"])
     the_round = decided("cocs", policy, column_view(price=[300, 300], budget=300))

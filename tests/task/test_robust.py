@@ -12,7 +12,10 @@ from fedagent_protocol.errors import ParameterError
 from fedagent_task.aggregation import ALL_TRAIN, Contribution, Rules, Weighed, combining
 from fedagent_task.aggregation.alignment import (
     COPIED,
+    DOUBTS,
     LENGTH,
+    OPPOSED,
+    UNLIKE,
     Signs,
     Sketch,
     doubts,
@@ -242,15 +245,60 @@ def test_parameters_out_of_range_are_refused(name: str, params: dict[str, float]
         registry.create(name, **params)
 
 
+def odd(updates: Floats, now: Floats) -> list[str]:
+    return doubts(updates @ updates.T, now, now < -0.05, updates.shape[1])
+
+
 @given(st.integers(0, 2**32), st.floats(1e-6, 0.02))
 def test_devices_that_hardly_differ_are_no_copies_of_each_other(seed: int, size: float) -> None:
     updates = np.ones((7, 400)) + size * np.random.default_rng(seed).normal(size=(7, 400))
-    found = doubts(updates @ updates.T, np.ones(7), np.zeros(7, dtype=np.bool_))
+    found = odd(updates, np.ones(7))
     assert COPIED not in found
 
 
 def test_a_copy_among_updates_that_differ_is_seen() -> None:
     updates = np.random.default_rng(3).normal(size=(7, 50)) + 1.0
     updates[4] = 2.0 * updates[1]
-    found = doubts(updates @ updates.T, np.ones(7), np.zeros(7, dtype=np.bool_))
+    found = odd(updates, np.ones(7))
     assert [place for place, why in enumerate(found) if why == COPIED] == [4]
+
+
+def test_where_the_directions_of_all_are_noise_nobody_is_accused_of_his() -> None:
+    """An honest device near convergence was left out as if it lied, and lost its trust."""
+    rows = np.random.default_rng(3).normal(size=(8, 50))
+    noise = np.array([-0.2, *np.linspace(-0.02, 0.05, 7)])
+    assert odd(rows, noise) == [UNLIKE, *[""] * 7]
+    agreed = np.array([-0.7, *np.linspace(0.68, 0.72, 7)])
+    assert odd(rows, agreed) == [OPPOSED, *[""] * 7]
+    # Nor where they agree less: an honest device with other data may oppose the rest.
+    assert odd(rows, 0.5 * agreed) == [UNLIKE, *[""] * 7]
+    # Nor are the directions of a model of few numbers, of which many are alike.
+    assert odd(rows[:, :3], agreed) == [UNLIKE, *[""] * 7]
+    assert odd(np.repeat(rows[:, :3], 2, axis=0), np.ones(16)) == [""] * 16
+
+
+def test_honest_devices_that_follow_a_stream_are_never_accused() -> None:
+    """4.6 % of such updates were: 12 fleets of eight devices, 100 rounds, ten samples in each."""
+    accused, orders = 0, 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        centres, mix = rng.normal(size=(4, 16)), rng.dirichlet(np.full(4, 0.5), 8)
+        model, alignments, names = np.zeros((17, 4)), dict[str, float](), list("abcdefgh")
+        for _ in range(100):
+            rows = []
+            for shares in mix:
+                y = rng.choice(4, 10, p=shares)
+                x = np.c_[centres[y] + rng.normal(size=(10, 16)), np.ones(10)]
+                said = np.exp(x @ model)
+                said /= said.sum(axis=1, keepdims=True)
+                said[np.arange(10), y] -= 1.0
+                rows.append((-0.03 * x.T @ said).ravel())
+            before = np.array([alignments.get(name, np.nan) for name in names])
+            gram = gram_of(rows)
+            now, against = judged(gram, before)
+            found = doubts(gram, now, against, model.size)
+            alignments = remembered(alignments, names, now)
+            accused += sum(one in DOUBTS for one in found)
+            orders += len(found)
+            model += np.mean(rows, axis=0).reshape(model.shape)
+    assert (accused, orders) == (0, 9600)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_agent.core.device import Readings
+from fedagent_agent.core.effects import Measured
 from fedagent_coordinator.books.read import open_reader
 from fedagent_testbed.kernel import WAN
 from fedagent_testbed.roles import AgentNode
@@ -131,3 +133,22 @@ def test_a_row_of_the_table_holds_from_the_device_to_the_ledger(tmp_path: Path, 
         ]
     assert outcomes == ([(row.status, row.used, row.paid)] if row.status else [])
     assert ending.settled_reports == ((1, "done" if row.status else "void"),)
+
+
+def test_a_device_whose_first_round_is_slow_is_ordered_again_within_ten(tmp_path: Path) -> None:
+    """A slow start gave a trust of 0.02, and no order for 24 rounds: half of eight can be paid."""
+    sets = ("policy.name=adaptive", "rounds.count=50", "budget.per_edge=0.4", "budget.total=1000")
+    here = world("plain", tmp_path, 3, *sets, agents=8)
+    slow = here.agents[SLOW]
+    slow.slow_s = 4.0
+    warm = Measured(Readings(compute=1.0, slow_s=0.2))
+    once(here, lambda: bool(told(slow)), lambda: slow.receive(warm))
+    here.run(seconds=900)
+    with open_reader(here.coordinator.directory) as read:
+        run = read.run().run_id
+        trust = read.judged(run)
+        for device in read.devices(run):
+            ordered = [one.round for one in read.orders_of(run, device.client)][::-1][:5]
+            assert max(b - a for a, b in zip([0, *ordered], ordered, strict=False)) <= 10
+            assert len(ordered) == 5
+            assert trust[device.client][0] == 1.0

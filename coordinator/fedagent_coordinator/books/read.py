@@ -22,11 +22,11 @@ from fedagent_coordinator.books.evaluations import EvaluationQueries
 from fedagent_coordinator.books.queries import Queries, open_books
 from fedagent_coordinator.books.records import COLUMNS, controls_of, saw, unpack_arrays
 from fedagent_coordinator.core.answers import by_client
-from fedagent_coordinator.core.decision import CLAIMS, TRUST
+from fedagent_coordinator.core.decision import TRUST
 from fedagent_coordinator.core.effects import PLAIN, Controls
 from fedagent_coordinator.core.outcomes import endings_of
 from fedagent_coordinator.core.settings import Progress
-from fedagent_coordinator.core.trust import ClaimGaps, Trust, evidence
+from fedagent_coordinator.core.trust import Trust, evidence
 from fedagent_coordinator.errors import (
     StateError,
     StoreDamagedError,
@@ -273,45 +273,33 @@ class Reader(Queries):
             **arrays,
         )
 
-    def claim_gaps(self, run_id: str) -> dict[int, float]:
-        """Return what each client's updates took over what it claimed; by index, where known.
+    def judged(self, run_id: str) -> dict[int, tuple[float, float | None]]:
+        """Return each client's trust, and what its updates took over what it claimed, by index.
 
-        Of a snapshot that is damaged nothing is known.
+        The latter is None where it is unknown. Of a snapshot that is damaged nothing is known.
         """
-        gaps = ClaimGaps()
-        if not self._caught_up(run_id, gaps, CLAIMS):
-            return {}
-        return {n: gap for n, gap in enumerate(gaps.of(0).tolist()) if math.isfinite(gap)}
-
-    def trust(self, run_id: str) -> dict[int, float]:
-        """Return how far each client is trusted, by index; likewise."""
-        trust, gaps = Trust(), ClaimGaps()
-        if not (self._caught_up(run_id, trust, TRUST) and self._caught_up(run_id, gaps, CLAIMS)):
-            return {}
-        return dict(enumerate(trust.of(0, gaps.of(0)).tolist()))
-
-    def _caught_up(self, run_id: str, part: ClaimGaps | Trust, prefix: str) -> bool:
-        """Let a part learn what it knew at the last snapshot, and the rounds since."""
+        trust = Trust()
         try:
-            self.restore(run_id, _Part(part, prefix))
+            self.restore(run_id, _Part(trust))
         except (UnknownRoundError, StoreDamagedError, StateError):
-            return False
-        return True
+            return {}
+        both = zip(trust.of(0).tolist(), trust.gaps(0).tolist(), strict=True)
+        known = ((score, gap if math.isfinite(gap) else None) for score, gap in both)
+        return dict(enumerate(known))
 
 
 @dataclass(slots=True)
 class _Part:
-    """One of all that learns."""
+    """The trust alone of all that learns."""
 
-    part: ClaimGaps | Trust
-    prefix: str
+    trust: Trust
 
     def restore(self, state: State) -> None:
-        if kept := taken(dict(state), self.prefix):
-            self.part.restore(kept)
+        if kept := taken(dict(state), TRUST):
+            self.trust.restore(kept)
 
     def learn(self, feedback: Feedback, _: Controls) -> None:
-        self.part.learn(feedback)
+        self.trust.learn(feedback)
 
 
 def open_reader(folder: Path) -> AbstractContextManager[Reader]:

@@ -14,7 +14,6 @@ from fedagent_coordinator.iterations import IterationControl
 from fedagent_coordinator.iterations.fixed import LearnerControl
 from fedagent_coordinator.placement.base import Placement, PlacementPolicy, PlacementView
 from fedagent_coordinator.policies.base import (
-    CLAIM_GAP,
     MAX_MICRO,
     Bound,
     Feedback,
@@ -36,13 +35,12 @@ from .effects import UNPLACED, Controls, Reserve
 from .observation import Observed
 from .readiness import BUDGET, PRICES, RENTS
 from .settings import Settings
-from .trust import ClaimGaps, EdgeBackoff, Trust
+from .trust import EdgeBackoff, Trust
 
 OPEN_HORIZON = 1000
 """Rounds that a run without an end is first taken to have."""
 NOBODY = -1
 """Instead of a price: there is nobody to pay."""
-CLAIMS = "claims/"
 TRUST = "trust/"
 
 
@@ -59,19 +57,16 @@ class Learning:
     control: IterationControl = field(default_factory=LearnerControl)
     placement: PlacementPolicy | None = None
     steps: int = 1
-    gaps: ClaimGaps = field(default_factory=ClaimGaps)
     trust: Trust = field(default_factory=Trust)
     backoff: EdgeBackoff = field(default_factory=EdgeBackoff)
 
     def seen(self, view: RoundView) -> RoundView:
         """Return the view with what its policy needs and no agent reports."""
-        view = self.trust.shown(view, self.gaps.of(len(view.client_price)))
-        return self.gaps.shown(view) if CLAIM_GAP in self.policy.needs else view
+        return self.trust.seen(view, self.policy.needs)
 
     def learn(self, feedback: Feedback, controls: Controls) -> None:
         """Learn from a settled round."""
         self.policy.learn(feedback)
-        self.gaps.learn(feedback)
         self.trust.learn(feedback)
         self.control.learn(feedback, horizon=controls.horizon, steps=self.steps)
         if self.placement is not None:
@@ -99,7 +94,6 @@ class Learning:
     def _parts(self) -> dict[str, ArrayState | IterationControl | PlacementPolicy]:
         parts: dict[str, ArrayState | IterationControl | PlacementPolicy] = {
             "iterations/": self.control,
-            CLAIMS: self.gaps,
             TRUST: self.trust,
         }
         if self.placement is not None:

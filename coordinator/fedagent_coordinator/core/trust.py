@@ -10,20 +10,19 @@ with w the bytes of the model, each claim that of the view in which the client w
 the work of a round: the median over the clients of a round of what their claims leave for
 computation, (tau - transfers) compute, over rounds as below. A client is compared with the others
 by its compute, and with the clock by its links. Only valid updates count, late ones too, and a
-claim that is not above 0 is none. Gaps and work are means of logarithms in which a new value
-weighs a fifth.
+claim that is not above 0 is none. Gaps are means of logarithms that begin at a gap of 1 and in
+which a new value weighs a fifth: one slow round, of a device that has just started, is no liar's.
+A gap lowers no trust: who is late is known by its forecasts.
 
 Trust goes from 1, for all that is known, to 0. A valid update is held against those of its edge
-in the same round (docs/robust.md): it is doubted by as much as its norm is over twice the median,
-or the samples it claims over four times; wholly if it is no longer than a hundredth of the median,
-or if its edge says that it is a copy, or points elsewhere or against the others. Trust is a mean
-in which the newest update weighs a fifth; shown with it is what a client claims of its speed: a
-claim gap of over 3 divides it.
+in the same round (docs/robust.md): it is doubted if its norm is over ten times the median, or the
+samples it claims over a hundred times, and over what such a fleet is spread; wholly if it is no
+longer than a hundredth of the median, or if its edge says that it is a copy, or points elsewhere
+or against the others. Trust is a mean in which the newest update weighs a fifth.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import median  # of so few faster than numpy's
 
 import numpy as np
 
@@ -37,34 +36,50 @@ from fedagent_coordinator.policies.base import (
     RoundView,
 )
 from fedagent_coordinator.policies.state import ArrayState, floats, grown, ints
-from fedagent_task.aggregation.alignment import DOUBTS
+from fedagent_task.aggregation.alignment import DOUBTS, FEWEST, UNLIKE
 
 _NEWEST = 0.2
 _MOST = 1e3
 """No gap is larger, or smaller than one over this."""
-_FEWEST = 4
-"""Of fewer nobody can tell what is usual."""
-_LONG, _HEAVY, _IDLE, _SLOW = 2.0, 4.0, 0.01, 3.0
-_SHOWN_BELOW = 0.999
+_LONG, _HEAVY, _IDLE = (2.0, 10.0), (4.0, 100.0), 0.01
+"""Multiples of the median up to which a norm and a claim of samples are believed, and from which
+on they are doubted at all: honest devices differ, and what is long or heavy is bounded anyway."""
+_SPREADS = 3.0
+"""What is within so many spreads (1.48 MAD of the logarithms) is usual in its fleet too."""
+DOUBTED = 0.999
+"""Trust from which a client is not doubted."""
 MAX_TURNS = 32
 """Rounds for which a rented edge is passed over at most."""
 
 
-class ClaimGaps(ArrayState):
-    """The claim gap of every client."""
+class Trust(ArrayState):
+    """The trust in every client, and its claim gap."""
 
-    name = "claims"
+    name = "trust"
+    _score = floats("clients", start=1.0, least=0)
     _log_gap = floats("clients", start=np.nan, nan=True)
     _log_work = floats(1, start=np.nan, nan=True)
 
     def of(self, clients: int) -> FloatArray:
+        """Return the trust in each client, float64[N]."""
+        return grown(self._score, clients, 1.0)
+
+    def gaps(self, clients: int) -> FloatArray:
         """Return each client's gap, float64[N]; NaN where no valid update could be compared."""
         return np.exp(grown(self._log_gap, clients, np.nan))
 
-    def shown(self, view: RoundView) -> RoundView:
-        """Return the view with the gaps as a feature, whatever agents say under its name."""
+    def seen(self, view: RoundView, needs: frozenset[str]) -> RoundView:
+        """Return the view with the trust in its clients, if anybody is doubted, and the gaps.
+
+        These are a feature for policies that need it, whatever agents say under its name.
+        """
+        trust = self.of(len(view.client_price))[: len(view.client_price)]
+        if (trust < DOUBTED).any():
+            view = replace(view, trust=trust)
+        if CLAIM_GAP not in needs:
+            return view
         kept = [i for i, name in enumerate(view.feature_names) if name != CLAIM_GAP]
-        gaps = self.of(len(view.client_price))[view.pair_client].astype(np.float32)
+        gaps = view.of_client(self.gaps(len(view.client_price))).astype(np.float32)
         return replace(
             view,
             feature_names=(*(view.feature_names[i] for i in kept), CLAIM_GAP),
@@ -72,10 +87,15 @@ class ClaimGaps(ArrayState):
         )
 
     def learn(self, feedback: Feedback) -> None:
-        """Compare the valid updates of a round."""
-        valid = ~feedback.unpaid & ~feedback.censored
-        view, rows, tau = feedback.view, feedback.pairs[valid], feedback.tau_s[valid]
+        """Learn from the valid updates of a round."""
+        view = feedback.view
         self.grow(clients=len(view.client_price))
+        if feedback.evidence is not None:
+            known = np.isfinite(feedback.evidence)
+            clients = view.pair_client[feedback.pairs[known]]
+            self._score[clients] += _NEWEST * (feedback.evidence[known] - self._score[clients])
+        valid = ~feedback.unpaid & ~feedback.censored
+        rows, tau = feedback.pairs[valid], feedback.tau_s[valid]
         if not view.model_bytes or not len(tau):
             return
         transfers, compute = _transfers(view, rows), _claimed(view, "compute", rows)
@@ -83,16 +103,15 @@ class ClaimGaps(ArrayState):
             work = (tau - transfers) * compute
             work = work[np.isfinite(work) & (work > 0)]
             if len(work):
-                self._log_work = _moved(self._log_work, np.log([np.median(work)]))
+                newest, before = np.log([np.median(work)]), self._log_work
+                moved = before + _NEWEST * (newest - before)
+                self._log_work = np.where(np.isnan(before), newest, moved)
             claimed = transfers + np.exp(self._log_work) / compute
             log = np.log(np.clip(tau / claimed, 1 / _MOST, _MOST))
         known = np.isfinite(log)
         clients = view.pair_client[rows[known]]
-        self._log_gap[clients] = _moved(self._log_gap[clients], log[known])
-
-
-def _moved(old: FloatArray, new: FloatArray) -> FloatArray:
-    return np.where(np.isnan(old), new, old + _NEWEST * (new - old))
+        before = np.nan_to_num(self._log_gap[clients])
+        self._log_gap[clients] = before + _NEWEST * (log[known] - before)
 
 
 def _transfers(view: RoundView, rows: IntArray) -> FloatArray:
@@ -112,37 +131,6 @@ def _claimed(view: RoundView, name: str, rows: IntArray) -> FloatArray:
     return np.where(column > 0, column, np.nan)
 
 
-class Trust(ArrayState):
-    """The trust in every client."""
-
-    name = "trust"
-    _score = floats("clients", start=1.0, least=0)
-
-    def of(self, clients: int, gaps: FloatArray | None = None) -> FloatArray:
-        """Return the trust in each client, float64[N], by what its claims came to."""
-        score = grown(self._score, clients, 1.0)
-        if gaps is None:
-            return score
-        slow = np.where(np.isnan(gaps), 1.0, np.minimum(1.0, _SLOW / np.maximum(gaps, 1e-9)))
-        known = np.ones(len(score))
-        known[: len(slow)] = slow[: len(score)]
-        return score * known
-
-    def shown(self, view: RoundView, gaps: FloatArray) -> RoundView:
-        """Return the view with the trust in its clients, if anybody is doubted."""
-        trust = self.of(len(view.client_price), gaps)[: len(view.client_price)]
-        return replace(view, trust=trust) if (trust < _SHOWN_BELOW).any() else view
-
-    def learn(self, feedback: Feedback) -> None:
-        """Learn from the valid updates of a round."""
-        self.grow(clients=len(feedback.view.client_price))
-        if feedback.evidence is None:
-            return
-        known = np.isfinite(feedback.evidence)
-        clients = feedback.view.pair_client[feedback.pairs[known]]
-        self._score[clients] += _NEWEST * (feedback.evidence[known] - self._score[clients])
-
-
 def evidence(
     edge: IntArray,
     *,
@@ -153,26 +141,30 @@ def evidence(
 ) -> FloatArray:
     """Return how far each update is believed, float64[S]; NaN of those that are not valid."""
     found = np.where(valid, 1.0, np.nan)
-    usual, heavy = np.full((2, len(found)), np.nan)
-    norms, counts, by_edge = norm.tolist(), samples.tolist(), dict[int, list[int]]()
-    for row, (place, known) in enumerate(zip(edge.tolist(), valid.tolist(), strict=True)):
-        if known:
-            by_edge.setdefault(place, []).append(row)
-    for here in by_edge.values():
-        lengths = [norms[row] for row in here if norms[row] > 0]
+    for place in np.unique(edge[valid]).tolist():
+        here = np.flatnonzero(valid & (edge == place))
         # Where updates are masked or private, edges tell no norms.
-        if len(here) >= _FEWEST and lengths:
-            usual[here] = median(lengths)
-            heavy[here] = median([float(counts[row]) for row in here])
-    judged = ~np.isnan(usual)
-    with np.errstate(over="ignore"):
-        by_length = _LONG * usual[judged] / np.maximum(norm[judged], 1e-300)
-        by_samples = _HEAVY * heavy[judged] / np.maximum(samples[judged], 1.0)
-    found[judged] = np.minimum(1.0, np.minimum(by_length, by_samples))
-    found[judged & (norm <= _IDLE * usual)] = 0.0
-    doubted = np.array([one in DOUBTS for one in reason], dtype=np.bool_)
-    found[valid & doubted] = 0.0
+        if len(here) < FEWEST or not (norm[here] > 0).any():
+            continue
+        usual = np.median(norm[here][norm[here] > 0])
+        idle = norm[here] <= _IDLE * usual
+        found[here] = np.minimum(_within(norm[here], _LONG), _within(samples[here], _HEAVY))
+        found[here[idle]] = 0.0
+    for row, why in enumerate(reason):
+        if why in DOUBTS and valid[row]:
+            found[row] = 0.0
+        elif why == UNLIKE:  # it tells nothing, neither for nor against
+            found[row] = np.nan
     return found
+
+
+def _within(values: FloatArray | IntArray, limits: tuple[float, float]) -> FloatArray:
+    """Return how far each value, float64[K], is believed: 1, or its share of the first limit."""
+    ratio = np.maximum(values, 1e-9) / max(float(np.median(values)), 1e-9)
+    with np.errstate(over="ignore"):
+        spread = np.exp(_SPREADS * 1.4826 * np.median(np.abs(np.log(ratio))))
+    least, most = limits
+    return np.where(ratio > max(most, spread), least / ratio, 1.0)
 
 
 class EdgeBackoff(ArrayState):

@@ -18,6 +18,7 @@ Kind = Literal[
     "run_budget",
     "clients_per_round",
     "deadline",
+    "trust",
     "cold_start",
     "fairness_queue",
     "slot",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedagent_coordinator.books.rows import OrderRow
+from fedagent_coordinator.policies.adaptive.policy import HARDLY
 from fedagent_coordinator.policies.base import Bound
 from fedagent_protocol.errors import credits_text
 from fedagent_protocol.messages import UNANSWERED
@@ -13,8 +14,6 @@ from fedagent_protocol.messages import UNANSWERED
 from .account import Change, Constraint, Kind, State
 from .decided import DecidedRound
 
-_HOPELESS = 0.02
-"""Forecasts below this share of the best buy nothing (`policies.adaptive`)."""
 _QUEUED = frozenset({"fair", "rbcs-f"})
 
 
@@ -51,7 +50,7 @@ def binding(
     if decided.chosen_pair(client) is not None:
         place = decided.selection.pairs.tolist().index(pair) + 1
         text = f"selected at edge {where}, choice {place} of {len(decided.selection.pairs)}"
-        return Binding("selected", Constraint(edge=edge_id), [text, *_chosen_by(decided)])
+        return Binding("selected", Constraint(edge=edge_id), [text, *_chosen_by(decided, place)])
     if not view.client_available[client]:
         text = _left_out(decided.view.round, orders)
         return Binding("unavailable", Constraint(kind="availability"), [text])
@@ -129,11 +128,14 @@ def _wanted(decided: DecidedRound, pair: int, values: Mapping[str, np.ndarray]) 
         decided.selection.scores,
         decided.last_chosen(pair),
     )
-    if decided.name == "adaptive" and len(scores) and scores[pair] < _HOPELESS * scores.max():
-        return "deadline", (
-            f"the policy predicts a chance of {scores[pair]:.1%} that it delivers in time, which "
-            "is not worth waiting for"
-        )
+    if decided.name == "adaptive" and len(scores) and scores[pair] < HARDLY * scores.max():
+        trust = decided.view.trust
+        trusted = 1.0 if trust is None else float(trust[decided.view.pair_client[pair]])
+        forecast = scores[pair] / max(trusted, 1e-9)
+        text = f"the policy predicts a chance of {forecast:.1%} that it delivers in time"
+        if forecast < HARDLY * scores.max():
+            return "deadline", f"{text}, which is not worth waiting for"
+        return "trust", f"{text}, of which its trust leaves {scores[pair]:.1%}"
     queue = values.get("queue")
     if (
         decided.name in _QUEUED
@@ -168,11 +170,14 @@ def _wanted(decided: DecidedRound, pair: int, values: Mapping[str, np.ndarray]) 
     )
 
 
-def _chosen_by(decided: DecidedRound) -> list[str]:
-    if decided.selection.notes.get("cold"):
+def _chosen_by(decided: DecidedRound, place: int) -> list[str]:
+    notes = decided.selection.notes
+    if notes.get("cold"):
         return ["the cold start is still running: clients that have not trained yet come first"]
-    if decided.selection.notes.get("explore"):
+    if notes.get("explore"):
         return ["the policy explored in this round"]
+    if place <= notes.get("probes", 0.0):
+        return ["it was ordered to try it, from the share of the edge's budget that is for this"]
     return []
 
 

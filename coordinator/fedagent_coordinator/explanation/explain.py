@@ -5,7 +5,7 @@ solved again, and only if that gives what was recorded, changes are looked for t
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,10 +13,13 @@ import numpy as np
 from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.read import Reader
 from fedagent_coordinator.books.rows import DeviceRow, OrderRow, RunRow
+from fedagent_coordinator.core.trust import DOUBTED
 from fedagent_coordinator.policies import parameters
+from fedagent_coordinator.policies.adaptive.policy import NEW, NEW_EVERY
 from fedagent_coordinator.policies.base import Aspects, Selection, SelectionPolicy
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_protocol.errors import FedagentError
+from fedagent_task.aggregation.alignment import DOUBTS
 from fedagent_task.recipe.spec import Recipe
 
 from .account import Constraint, Expert, Explanation, Score, known
@@ -109,8 +112,8 @@ def explained_round(
     if decided.policy is not None and not changes and nearest:
         reasons += _UNCHANGED.get(said.state, [])
     reasons += _told(ordered, in_time, orders)
-    if never:
-        reasons += _believed(aspects, pair)
+    if pair is not None:
+        reasons += _believed({name: of[pair] for name, of in aspects.values.items()}, orders, never)
     return Explanation(
         run=run_id,
         round=decided.view.round,
@@ -172,11 +175,21 @@ def _experts(decided: DecidedRound, aspects: Aspects, pair: int | None) -> list[
     ]
 
 
-def _believed(aspects: Aspects, pair: int | None) -> list[str]:
-    never = aspects.values.get("never delivers")
-    if never is None or pair is None:
-        return []
-    return [f"the policy estimates a probability of {never[pair]:.0%} that it never delivers"]
+def _believed(
+    values: Mapping[str, float], orders: Sequence[OrderRow], never: bool
+) -> Iterator[str]:
+    """Say what the policy believes of a device apart from its forecast."""
+    if never and (chance := values.get("never delivers")) is not None:
+        yield f"the policy estimates a probability of {chance:.0%} that it never delivers"
+    if (outcomes := values.get("outcomes", NEW)) < NEW:
+        yield (
+            f"it is new, with {outcomes:.0f} of {NEW} outcomes: unless it is dear it is ordered "
+            f"once in {NEW_EVERY} rounds, as far as the share for this goes, the oldest first"
+        )
+    if (trust := values.get("trust", 1.0)) < DOUBTED:
+        doubts = Counter(one.reason for one in orders if one.reason in DOUBTS)
+        why = ", ".join(f"{reason} ({count} times)" for reason, count in doubts.most_common())
+        yield f"its trust is {trust:.2f}: {why or 'its updates were too long, too short or heavy'}"
 
 
 def _decided(reader: Reader, run: RunRow, round_: int, *, restore: bool) -> DecidedRound:

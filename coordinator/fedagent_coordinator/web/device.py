@@ -27,11 +27,8 @@ def detail(folder: Path, card: DeviceCard) -> DeviceDetail:
         if card.index is None or not round_:
             return DeviceDetail(card=card, round=round_)
         view, selection = reader.plan(run.run_id, round_)
-        card = structs.replace(
-            card,
-            trust=reader.trust(run.run_id).get(card.index),
-            claim_gap=reader.claim_gaps(run.run_id).get(card.index),
-        )
+        trust, gap = reader.judged(run.run_id).get(card.index, (None, None))
+        card = structs.replace(card, trust=trust, claim_gap=gap)
         return DeviceDetail(
             card=card,
             round=round_,

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedagent_coordinator.books.read import Logged
 from fedagent_coordinator.core.decision import exploring, solved
-from fedagent_coordinator.core.trust import ClaimGaps
+from fedagent_coordinator.core.trust import Trust
 from fedagent_coordinator.policies import Feedback, RoundView, Selection, SelectionPolicy
 from fedagent_coordinator.policies.base import CLAIM_GAP, IntArray
 from fedagent_task.recipe.spec import PolicySpec
@@ -60,11 +60,11 @@ def replay(
     Raises:
         PolicyError: The policy failed, broke a constraint, or needs what was not recorded.
     """
-    gaps, needs = ClaimGaps(), policy.needs
+    trust, needs = Trust(), policy.needs
     for one in rounds:
         view = one.view
         if CLAIM_GAP in needs and CLAIM_GAP not in view.feature_names:
-            view = gaps.shown(view)
+            view = trust.seen(view, needs)
         reported = view.reported(needs)
         shown = view if reported.all() else view.take(reported)
         rows = np.flatnonzero(reported).astype(np.int64)
@@ -75,7 +75,7 @@ def replay(
             told = replace(one.feedback, view=view) if view is not one.view else one.feedback
             policy.learn(matched(told, rows, shown, selection.pairs))
             if CLAIM_GAP in needs:
-                gaps.learn(one.feedback)
+                trust.learn(one.feedback)
 
 
 def matched(feedback: Feedback, rows: IntArray, shown: RoundView, pairs: IntArray) -> Feedback:

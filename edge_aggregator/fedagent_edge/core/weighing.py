@@ -12,7 +12,7 @@ from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.messages import Weighting
 from fedagent_task import aggregation
 from fedagent_task.aggregation import ALL_TRAIN, Contribution, Rules, Strategy, Sums, Weighed
-from fedagent_task.aggregation.alignment import OPPOSED, doubts, gram_of, judged
+from fedagent_task.aggregation.alignment import LEFT_OUT, doubts, gram_of, judged
 from fedagent_task.aggregation.alignment import remembered as alignments_after
 from fedagent_task.aggregation.averaging import FedAvg
 from fedagent_task.aggregation.bounds import Told, remembered, settled, told_of
@@ -164,10 +164,12 @@ class Usual:
             before = np.array([alignments.get(name, np.nan) for name in sketches])
             now, against = judged(gram, before)
             alignments = alignments_after(alignments, list(sketches), now)
-            why = dict(zip(sketches, doubts(gram, now, against), strict=True))
+            numbers = int(np.max([np.count_nonzero(one) for one in sketches.values()]))
+            odd = doubts(gram, now, against, numbers)
+            why = dict(zip(sketches, odd, strict=True))
         places = {}
         for name, weighed in zip(round_, found, strict=True):
             reason = why.get(name, "")
-            places[name] = (UNWEIGHED if reason == OPPOSED else weighed), reason
+            places[name] = (UNWEIGHED if reason in LEFT_OUT else weighed), reason
         kept = remembered(self.told, [told_of(*one) for one in asked])
         return places, Usual(kept, alignments)

@@ -23,15 +23,23 @@ FEWEST = 4
 KEPT = 512
 """Devices that an edge remembers."""
 _PASSES = 10
-_SAME, _UNUSUAL = 0.999, 0.01
+_SAME, _UNUSUAL = 1.0 - 1e-6, 0.01
 """A copy is so like another, and so much nearer to it than two updates usually are."""
-_ELSEWHERE, _AGREED = 0.1, 0.3
+_AGREED, _SURE, _NUMBERS = 0.5, 4.0, 16
+"""Nobody is doubted for a direction where the median alignment is less, or within so many spreads
+of it, or whose update has fewer numbers: where the directions of all are noise, or their data
+differ, that of one tells nothing.
+"""
+_ELSEWHERE, _ALIKE, _REVERSED = 0.1, 0.7, -0.5
 
 OPPOSED = "points against the others"
+UNLIKE = "is unlike the others in this round"
 COPIED = "is like an earlier update"
 ELSEWHERE = "points elsewhere than the others"
+LEFT_OUT = frozenset({OPPOSED, UNLIKE})
+"""Reasons of updates that are left out of the sum; nobody is doubted for being unlike others."""
 DOUBTS = frozenset({OPPOSED, COPIED, ELSEWHERE})
-"""Reasons of updates that are doubted; that of `OPPOSED` ones is left out as well."""
+"""Reasons of updates that are doubted."""
 
 
 def cosines(gram: Floats, kept: Flags) -> Floats:
@@ -52,7 +60,8 @@ def cosines(gram: Floats, kept: Flags) -> Floats:
 def judged(gram: Floats, before: Floats) -> tuple[Floats, Flags]:
     """Return each device's alignment now, NaN where nobody can tell, and who is against.
 
-    `before` is float64[n], NaN of a device that is new. Nobody is where it would be half of all.
+    `before` is float64[n], NaN of a device that is new. Nobody is where it would be half of all,
+    or where the directions of all are noise.
     """
     there = np.diag(gram) > 0
     if there.sum() < FEWEST:
@@ -63,7 +72,8 @@ def judged(gram: Floats, before: Floats) -> tuple[Floats, Flags]:
         now = np.where(np.isnan(before), fresh, before + NEWEST * (fresh - before))
         middle = np.median(now[there])
         spread = 1.4826 * np.median(np.abs(now[there] - middle))
-        still = there & (now >= min(AGAINST, middle - SPREADS * spread))
+        limit = min(AGAINST, middle - SPREADS * spread, _REVERSED * middle)
+        still = there & ((middle < -AGAINST) | (now >= limit))
         if np.array_equal(still, kept):
             break
         kept = still
@@ -73,23 +83,26 @@ def judged(gram: Floats, before: Floats) -> tuple[Floats, Flags]:
     return np.where(there, now, np.nan), against
 
 
-def doubts(gram: Floats, now: Floats, against: Flags) -> list[str]:
-    """Return why each update is doubted, in the order in which they came; empty if it is not.
+def doubts(gram: Floats, now: Floats, against: Flags, numbers: int) -> list[str]:
+    """Return what is odd about each update, in the order in which they came; empty if nothing is.
 
-    Elsewhere is who has less than a tenth of a median alignment that is 0.3 or more, as noise has.
+    `now` and `against` are those of `judged`, `numbers` is how many an update has. Elsewhere is who
+    has less than a tenth of a median alignment that is 0.7 or more, as noise has.
     """
+    if numbers < _NUMBERS or not np.isfinite(now).any():
+        return [UNLIKE if out else "" for out in against]
     own = np.sqrt(np.diag(gram))
     unit = np.minimum(gram / np.maximum(np.outer(own, own), 1e-300), 1.0)
     # Where honest devices hardly differ (much data, a small model), nobody can tell a copy.
     pairs = unit[np.tril_indices(len(unit), -1)]
-    usual = float(np.median(pairs)) if len(pairs) else 0.0
-    copied = (np.tril(unit, -1) > max(_SAME, 1.0 - _UNUSUAL * (1.0 - usual))).any(axis=1)
-    known = now[np.isfinite(now)]
-    middle = float(np.median(known)) if len(known) else 0.0
-    limit = _ELSEWHERE * middle if middle >= _AGREED else -np.inf
+    copied = (np.tril(unit, -1) > max(_SAME, 1.0 - _UNUSUAL * (1.0 - np.median(pairs)))).any(axis=1)
+    middle = float(np.nanmedian(now))
+    spread = 1.4826 * float(np.nanmedian(np.abs(now - middle)))
+    sure = (middle >= _AGREED) & (now < middle - _SURE * spread)
+    elsewhere = sure & (middle >= _ALIKE) & (now < _ELSEWHERE * middle)
     return [
-        OPPOSED if out else COPIED if same else ELSEWHERE if one < limit else ""
-        for out, same, one in zip(against, copied, now, strict=True)
+        (OPPOSED if wrong else UNLIKE) if out else COPIED if same else ELSEWHERE if far else ""
+        for out, wrong, same, far in zip(against, sure, copied, elsewhere, strict=True)
     ]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.core.decision import Learning
-from fedagent_coordinator.core.trust import ClaimGaps, Trust, evidence
+from fedagent_coordinator.core.trust import Trust, evidence
 from fedagent_coordinator.policies.adaptive.policy import AdaptivePolicy
 from fedagent_coordinator.policies.base import CLAIM_GAP, Feedback, RoundView
 from fedagent_coordinator.policies.baselines import CheapestPolicy
@@ -15,6 +15,7 @@ from fedagent_task.aggregation.alignment import COPIED, ELSEWHERE, OPPOSED
 from tests.fakes.rounds import column_view, ended
 
 CLIENTS = 10
+NOTHING = frozenset[str]()
 LIARS = 2
 
 
@@ -65,21 +66,21 @@ def test_trust_is_lost_and_won_back_and_kept() -> None:
     again.restore(trust.state())
     again.learn(feedback(seen, np.arange(CLIENTS), np.ones(CLIENTS)))
     assert (again.of(CLIENTS) > trust.of(CLIENTS))[:LIARS].all()
-    # What is not known changes nothing; a claim gap of over three counts too.
+    # What is not known changes nothing.
+    before = trust.of(CLIENTS)
     trust.learn(feedback(seen, np.arange(CLIENTS), np.full(CLIENTS, np.nan)))
-    gaps = np.array([np.nan] * 9 + [6.0])
-    assert trust.of(CLIENTS, gaps)[-1] == 0.5
-    assert trust.shown(seen, gaps).trust is not None
-    assert Trust().shown(seen, gaps[:-1]) is seen
+    assert (trust.of(CLIENTS) == before).all()
+    assert trust.seen(seen, NOTHING).trust is not None
+    assert Trust().seen(seen, NOTHING) is seen
 
 
 @pytest.mark.parametrize("doubted", [False, True])
 def test_adaptive_orders_a_free_rider_less(doubted: bool) -> None:
     """E14: of 60 rounds in which half of ten can be paid, its share falls below a third."""
     policy, trust, rng = AdaptivePolicy(), Trust(), np.random.default_rng(0)
-    orders, gaps = np.zeros(CLIENTS), np.full(CLIENTS, np.nan)
+    orders = np.zeros(CLIENTS)
     for round_ in range(1, 61):
-        seen = trust.shown(view(round_), gaps) if doubted else view(round_)
+        seen = trust.seen(view(round_), NOTHING) if doubted else view(round_)
         pairs = np.sort(policy.select(seen, rng).pairs)
         told = feedback(seen, pairs, np.where(pairs < LIARS, 0.0, 1.0))
         policy.learn(told)
@@ -104,17 +105,20 @@ def view_of(
 
 def test_who_keeps_to_its_claims_has_a_gap_of_one_and_a_liar_its_factor() -> None:
     """Work 6, and 2 s of transfers: three claim 2 and take 3 s of it, one claims 4 and does too."""
-    gaps, view = ClaimGaps(), view_of([2.0, 2.0, 2.0, 4.0])
-    gaps.learn(ended(view, range(4), tau_s=[5.0] * 4))
-    assert gaps.of(5)[:4] == pytest.approx([1.0, 1.0, 1.0, 5.0 / 3.5])
-    assert np.isnan(gaps.of(5)[4])
+    trust, view = Trust(), view_of([2.0, 2.0, 2.0, 4.0])
+    for rounds in range(1, 40):
+        trust.learn(ended(view, range(4), tau_s=[5.0] * 4))
+        # A first round does not count whole.
+        gap = (5.0 / 3.5) ** (1.0 - 0.8**rounds)
+        assert trust.gaps(5)[:4] == pytest.approx([1.0, 1.0, 1.0, gap])
+    assert np.isnan(trust.gaps(5)[4])
 
 
 def test_gaps_are_means_of_logarithms_in_which_the_newest_weighs_a_fifth() -> None:
-    gaps = ClaimGaps()
+    trust = Trust()
     for tau in (5.0, 10.0):
-        gaps.learn(ended(view_of([2.0] * 3), range(3), tau_s=[5.0, 5.0, tau]))
-    assert gaps.of(3) == pytest.approx([1.0, 1.0, 2.0**0.2])
+        trust.learn(ended(view_of([2.0] * 3), range(3), tau_s=[5.0, 5.0, tau]))
+    assert trust.gaps(3) == pytest.approx([1.0, 1.0, 2.0**0.2])
 
 
 def test_what_cannot_be_compared_is_unknown() -> None:
@@ -122,25 +126,25 @@ def test_what_cannot_be_compared_is_unknown() -> None:
     known = view_of([2.0] * 3)
     lone = column_view(compute=[2.0], download_bps=[np.nan], upload_bps=[np.nan])
     for view in (replace(known, model_bytes=0), replace(lone, model_bytes=100)):
-        gaps = ClaimGaps()
-        gaps.learn(ended(view, [0], tau_s=[5.0]))
-        assert np.isnan(gaps.of(3)).all()
-    gaps = ClaimGaps()
+        trust = Trust()
+        trust.learn(ended(view, [0], tau_s=[5.0]))
+        assert np.isnan(trust.gaps(3)).all()
+    trust = Trust()
     silent = ended(known, [0, 1], tau_s=[5.0, 9.0], x=[True, False])
-    gaps.learn(replace(silent, censored=np.array([False, True]), unpaid=np.array([False, True])))
-    assert gaps.of(3)[0] == pytest.approx(1.0)
-    assert np.isnan(gaps.of(3)[1:]).all()
+    trust.learn(replace(silent, censored=np.array([False, True]), unpaid=np.array([False, True])))
+    assert trust.gaps(3)[0] == pytest.approx(1.0)
+    assert np.isnan(trust.gaps(3)[1:]).all()
 
 
 @pytest.mark.parametrize("wrong", [-4.0, 0.0, -(2.0**-100)])
 def test_a_claim_that_cannot_be_true_is_none(wrong: float) -> None:
     """It had made a gap of a thousandth, the best of all."""
     for view in (view_of([2.0, 2.0, wrong]), view_of([2.0] * 3, [RATE, RATE, wrong])):
-        gaps = ClaimGaps()
-        gaps.learn(ended(view, range(3), tau_s=[5.0] * 3))
-        assert gaps.of(3)[:2] == pytest.approx([1.0, 1.0])
+        trust = Trust()
+        trust.learn(ended(view, range(3), tau_s=[5.0] * 3))
+        assert trust.gaps(3)[:2] == pytest.approx([1.0, 1.0])
         # Of the rates the other one stands for both.
-        assert gaps.of(3)[2] == pytest.approx(
+        assert trust.gaps(3)[2] == pytest.approx(
             np.nan if view.feature("compute")[2] == wrong else 1, nan_ok=True
         )
 
@@ -151,9 +155,9 @@ def test_policies_that_need_it_see_it_and_others_do_not() -> None:
 
     for policy in (Asking(), CheapestPolicy()):
         decides = Learning(policy)
-        decides.gaps.learn(ended(view_of([2.0] * 3), range(3), tau_s=[5.0, 5.0, 10.0]))
+        decides.trust.learn(ended(view_of([2.0] * 3), range(3), tau_s=[5.0, 5.0, 10.0]))
         seen = decides.seen(view_of([2.0] * 3))
         asks = isinstance(policy, Asking)
         assert (CLAIM_GAP in seen.feature_names) == asks
         if asks:
-            assert seen.feature(CLAIM_GAP) == pytest.approx([1.0, 1.0, 2.0])
+            assert seen.feature(CLAIM_GAP) == pytest.approx([1.0, 1.0, 2.0**0.2])

@@ -75,13 +75,6 @@ class Forecasts(ArrayState):
         by = self.devices.never(clients, round_)
         return np.asarray(slow * by[0] + (1.0 - slow) * by[1], dtype=np.float64)
 
-    def plays(self, clients: IntArray) -> FloatArray:
-        """Return float64[R], how often each client was tried; less where a common cause failed."""
-        rows, known = self.devices.row(clients)
-        plays = np.zeros(len(clients))
-        plays[known] = self.devices.plays[rows]
-        return plays
-
     def forget(self, clients: IntArray, round_: int) -> None:
         """Take these clients as new ones."""
         self.devices.forget(clients, round_)

@@ -1,8 +1,9 @@
 """`adaptive`, ours: forecast who will be in time, and buy the most expected updates.
 
 The forecasts are of `forecasts`; P2 is solved with them. A floor of exploration goes first: who
-has waited `probe_every` rounds is tried again, if a sure update of it would cost no more than
-what its edge pays for one on average. Page: docs/policies/adaptive.md.
+has had fewer than five outcomes is ordered every ten rounds, and who has waited `probe_every` is
+tried again, if a sure update of it would cost no more than what its edge pays for one on average.
+Page: docs/policies/adaptive.md.
 """
 
 from functools import partial
@@ -12,6 +13,7 @@ import numpy as np
 from fedagent_coordinator.policies.base import (
     Aspects,
     BoolArray,
+    Ending,
     Feedback,
     FloatArray,
     IndexArray,
@@ -37,8 +39,10 @@ _GOOD_CONTEXT = 0.9
 """Promise from which a context is good."""
 _AS_GOOD = 0.8
 """Share of the usual promise below which a device waits longer for its try."""
-_FEW_TRIES = 3.0
-"""Tries up to which a device is new."""
+NEW, NEW_EVERY = 5, 10
+"""Outcomes below which a client is new, and rounds in which a new one is ordered once."""
+_SOON = 5
+"""Rounds after which a new one is due, so that the money need not be there in the very last."""
 _DELIVERS = 0.8
 """Forecast from which a device delivers: it is tried however its context looks."""
 _WORSE, _FAR_WORSE, _BETTER = 0.9, 0.5, 1.2
@@ -51,7 +55,7 @@ _AMONG = 64
 """Clients for each edge among which those are found that are tried."""
 _SURELY = 0.8
 """From this chance on that a device never delivers it rests until it is tried again."""
-_HARDLY = 0.02
+HARDLY = 0.02
 """Forecasts below this share of the best buy nothing: the edge would wait in vain."""
 _KEEP = 0.95
 """What a round leaves of the accounts of edges and of the usual promise: 20 rounds count."""
@@ -63,12 +67,15 @@ class AdaptivePolicy(ArrayState):
     name = "adaptive"
     parts = ("_forecasts",)
     prefixed = (("device_", "_devices"),)
-    _played = ints("clients")
+    _played = ints("clients")  # the round in which a client was last ordered, or first seen
+    _came = ints("clients")  # the round in which a client was first seen
+    _outcomes = ints("clients")  # ends of its orders that tell something of it, `NEW` at most
     _starts = ints("clients")  # as last seen, and one more; 0 before
     _renewed = ints("clients")  # the round in which a client was last taken as a new one
     _allowance = floats("edges", least=0)
     _bought = floats("edges", least=0)  # updates in time, fading
     _paid = floats("edges", least=0)  # and what they cost, credits
+    _ordered = floats("edges", least=0)  # the orders that this was paid for, likewise
     _typical = number(0.5, least=0)  # what the contexts of ordered pairs promise, fading
 
     def __init__(
@@ -103,19 +110,18 @@ class AdaptivePolicy(ArrayState):
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Try who is due, then solve P2 with the forecasts; ties by waiting, then by chance."""
         anew = self._restarted(view)
-        scores, _, promised = chances = self._scores(view, anew)
+        scores = (chances := self._scores(view, anew))[0]
         idle = self._idle(view)
         idle[anew] = np.maximum(idle[anew], self._probe_every)
         due = self._due(view, idle, anew, chances, rng)
-        order = np.lexsort((-promised[due], -idle[view.pair_client[due]]))
         allowed = grown(self._allowance, len(view.edge_budget))[: len(view.edge_budget)]
-        turn = self._in_turn(view, due[order], idle, allowed)
+        turn = self._in_turn(view, due, idle, allowed)
         if view.trust is not None:
             scores = scores * view.of_client(view.trust)
         within = np.minimum(view.edge_budget, np.rint(allowed * 1e6).astype(np.int64))
         first = fill(view, turn, budgets=within) if len(turn) else turn
         wanted = view.of_client(view.client_available & ~self._resting(view, idle))
-        wanted &= scores >= _HARDLY * scores.max(initial=0.0)
+        wanted &= scores >= HARDLY * scores.max(initial=0.0)
         waiting = 1.0 + self._patience * np.minimum(idle, self._idle_rounds) / self._idle_rounds
         value = view.of_client(waiting) * scores
         rest = assign(view, value, self._solver, rng, wanted=wanted, after=first)
@@ -132,7 +138,8 @@ class AdaptivePolicy(ArrayState):
             "without shared failures": own,
             "promised by the context": promised,
             "never delivers": self._forecasts.never(clients, view.round),
-            "rounds since ordered": np.minimum(self._idle(view), view.round)[clients] * 1.0,
+            "rounds since ordered": self._idle(view)[clients] * 1.0,
+            "outcomes": grown(self._outcomes, len(view.client_price))[clients] * 1.0,
         }
         if view.trust is not None:
             values["trust"] = view.trust[clients]
@@ -144,13 +151,15 @@ class AdaptivePolicy(ArrayState):
         view, pairs = feedback.view, feedback.pairs
         edges, clients = len(view.edge_budget), view.pair_client[pairs]
         self.grow(clients=len(view.client_price), edges=edges)
+        self._played[self._played == 0] = self._came[self._came == 0] = view.round
         self._forget_restarted(view)
         idle = self._idle(view, clients)
         promised = self._forecasts.learn(feedback)
         if len(pairs):
             self._typical = _KEEP * self._typical + (1 - _KEEP) * float(promised.mean())
-        self._keep_accounts(view, pairs, idle >= self._probe_every - _EARLY, feedback.X)
+        self._keep_accounts(view, pairs, self._awaited(idle, self._new(clients)), feedback.X)
         self._played[clients] = view.round
+        self._outcomes[clients] += feedback.endings != Ending.EDGE
 
     def _keep_accounts(
         self, view: RoundView, pairs: IntArray, probed: BoolArray, success: BoolArray
@@ -159,13 +168,15 @@ class AdaptivePolicy(ArrayState):
         price, edge = view.prices(pairs) / 1e6, view.pair_edge[pairs]
         known, total, usual = len(view.edge_budget), len(self._allowance), ~probed
         budget = view.edge_budget / 1e6
-        left = self._allowance - np.bincount(edge[probed], price[probed], total)
+        # P2 may have chosen some who were due: their price is no debt of those who come next.
+        left = np.maximum(self._allowance - np.bincount(edge[probed], price[probed], total), 0.0)
         # A round without a budget takes no savings away.
         saved = np.minimum(left[:known] + self._probe_share * budget, budget)
         left[:known] = np.maximum(left[:known], saved)
-        self._allowance = np.maximum(left, 0.0)
+        self._allowance = left
         bought = np.bincount(edge[usual], success[usual], total)
         self._bought = _KEEP * self._bought + bought
+        self._ordered = _KEEP * self._ordered + np.bincount(edge[usual], minlength=total)
         self._paid = _KEEP * self._paid + np.bincount(edge[usual], price[usual], total)
 
     def _scores(self, view: RoundView, restarted: BoolArray) -> FloatArray:
@@ -181,10 +192,19 @@ class AdaptivePolicy(ArrayState):
         return chances
 
     def _idle(self, view: RoundView, clients: IndexArray | slice = EVERY) -> IntArray:
-        """Return int64[K], rounds since each client was last ordered."""
+        """Return int64[K], rounds since each client was last ordered, or first seen."""
         played = grown(self._played, len(view.client_price))[clients]
-        # Nobody knows a new device: it is due in half the time.
-        return np.where(played > 0, view.round - played, 2 * view.round)
+        return np.where(played > 0, view.round - played, 0)
+
+    def _new(self, clients: IndexArray | IntArray) -> BoolArray:
+        """Return bool[K], whether each client has yet to show what it does."""
+        outcomes = grown(self._outcomes, int(clients.max(initial=-1)) + 1)
+        return np.asarray(outcomes[clients] < NEW, dtype=np.bool_)
+
+    def _awaited(self, idle: IntArray, new: BoolArray) -> BoolArray:
+        """Return bool[K], whether clients have waited long enough to be tried."""
+        known = self._probe_every - _EARLY
+        return np.asarray(idle >= np.where(new, min(_SOON, known), known), dtype=np.bool_)
 
     def _restarted(self, view: RoundView) -> BoolArray:
         """Return bool[N], clients that have started anew since they were last ordered."""
@@ -204,7 +224,7 @@ class AdaptivePolicy(ArrayState):
         if len(anew):
             self._forecasts.forget(anew, view.round)
             self._renewed[anew] = view.round
-            self._played[anew] = np.maximum(0, view.round - self._probe_every)
+            self._played[anew] = np.maximum(1, view.round - self._probe_every)
         self._starts[: len(view.client_price)] = view.client_starts + 1
 
     def _due(
@@ -215,33 +235,43 @@ class AdaptivePolicy(ArrayState):
         chances: FloatArray,
         rng: np.random.Generator,
     ) -> IntArray:
-        """Return int64[D], pairs of clients that have waited long enough to be tried."""
-        soon = (idle >= self._probe_every - _EARLY) & view.client_available
-        clients, most = np.flatnonzero(soon), _AMONG * (1 + len(view.edge_budget))
-        if not len(clients):
-            return clients
+        """Return int64[D], pairs of clients to be tried, in their order.
+
+        New ones come first, who came first before others; then who has waited longest.
+        """
+        count = len(idle)
+        new = self._new(np.arange(count))
+        clients = np.flatnonzero(self._awaited(idle, new) & view.client_available)
+        # Who is seen for the first time has not waited.
+        age = np.where(new, grown(self._came, count), view.round)
+        most = _AMONG * (1 + len(view.edge_budget))
         if len(clients) > most:  # of a million devices that are due few can be tried
-            soon[:] = False
-            soon[rng.choice(clients, most, replace=False)] = True
+            turn = age[clients] + rng.random(len(clients))
+            clients = clients[np.argpartition(turn, most)[:most]]
+        soon = np.zeros(count, dtype=np.bool_)
+        soon[clients] = True
         pairs = np.flatnonzero(view.of_client(soon))
         scores, own, promised = chances[:, pairs]
         clients, edge = (end[pairs].astype(np.int64) for end in (view.pair_client, view.pair_edge))
         # A client that is known, and does as its middling context promises, needs no try.
         limit = np.where(promised >= _EVEN, _WORSE, _FAR_WORSE) * promised
-        asked = restarted[clients]
-        tried = (self._forecasts.plays(clients) < _FEW_TRIES) | asked
-        tried |= (own >= _DELIVERS) | (own < limit) | (own > _BETTER * promised)
+        asked, first = restarted[clients], new[clients]
+        tried = asked | (own >= _DELIVERS) | (own < limit) | (own > _BETTER * promised)
         # A poor context waits longer: it says itself why the client is not ordered.
         patient = np.minimum(1.0, promised / (_AS_GOOD * self._typical)) ** 2
         tried &= (idle[clients] * patient >= self._probe_every) | (promised >= _GOOD_CONTEXT)
         edges = len(view.edge_budget)
-        bought, paid = grown(self._bought, edges)[:edges], grown(self._paid, edges)[:edges]
-        rate = bought / np.maximum(paid, 1e-9)
+        accounts = (self._bought, self._paid, self._ordered)
+        bought, paid, ordered = (grown(account, edges)[:edges] for account in accounts)
+        rate, price = bought / np.maximum(paid, 1e-9), view.client_price[clients] / 1e6
         # An update costs more where shared failures are frequent: the limit must not rise with it.
         shared = np.minimum(1.0, scores / own / USUALLY_LEFT)
-        dear = view.client_price[clients] / 1e6 * rate[edge] > shared + 1e-9
-        tried &= ~dear | asked
-        return pairs[tried]
+        dear = price * rate[edge] > shared + 1e-9
+        # Strangers are not paid for coming: a new one is dear above what all are paid, too.
+        first &= ~dear | (price * ordered[edge] <= paid[edge] * (1 + 1e-6))
+        due = first | (tried & (~dear | asked))
+        order = np.lexsort((-promised, -idle[clients], age[clients]))
+        return np.asarray(pairs[order[due[order]]], dtype=np.int64)
 
     def _in_turn(
         self, view: RoundView, pairs: IntArray, idle: IntArray, allowed: FloatArray
@@ -252,7 +282,8 @@ class AdaptivePolicy(ArrayState):
         """
         price, edge = view.prices(pairs), view.pair_edge[pairs]
         short = price > np.rint(allowed[edge] * 1e6)
-        patient = idle[view.pair_client[pairs]] < 2 * self._probe_every
+        clients = view.pair_client[pairs]
+        patient = ~self._new(clients) & (idle[clients] < 2 * self._probe_every)
         saving = np.flatnonzero(short & ~patient & (price <= view.edge_budget[edge]))
         since = np.full(len(view.edge_budget), len(pairs), dtype=np.int64)
         np.minimum.at(since, edge[saving], saving)
@@ -260,7 +291,7 @@ class AdaptivePolicy(ArrayState):
 
     def _resting(self, view: RoundView, idle: IntArray) -> BoolArray:
         """Return bool[N], clients that surely never deliver, and are not due."""
-        waiting = (idle < self._probe_every - _EARLY) & (grown(self._played, len(idle)) > 0)
+        waiting = ~self._awaited(idle, self._new(np.arange(len(idle))))
         clients = np.flatnonzero(waiting & view.client_available)
         resting = np.zeros(len(idle), dtype=np.bool_)
         resting[clients] = self._forecasts.never(clients, view.round) > _SURELY

@@ -114,22 +114,18 @@ def _site(data_dir: Path | None) -> tuple[list[Member], list[OpenInvitation]]:
 
 
 def _judged(reader: Reader, run: RunRow) -> list[DeviceCard]:
-    gaps, trust = reader.claim_gaps(run.run_id), reader.trust(run.run_id)
     told: Mapping[str, Mapping[str, float]] = {}
     with suppress(UnknownRoundError):  # none was decided yet
         view, _ = reader.plan(run.run_id, reader.last_round(run.run_id))
         told = contexts_of(view, list(reader.clients(run.run_id)))
-    recipe = recipe_of(run)
-    return [
-        structs.replace(
-            one,
-            claim_gap=gaps.get(-1 if one.index is None else one.index),
-            trust=trust.get(-1 if one.index is None else one.index),
-            epsilon=epsilon_of(recipe, one.released),
-            context=told.get(one.id, {}),
+    recipe, judged, found = recipe_of(run), reader.judged(run.run_id), list[DeviceCard]()
+    for one in devices_of(reader, run, running=is_running(reader.folder)):
+        trust, gap = judged.get(-1 if one.index is None else one.index, (None, None))
+        epsilon, context = epsilon_of(recipe, one.released), told.get(one.id, {})
+        found.append(
+            structs.replace(one, claim_gap=gap, trust=trust, epsilon=epsilon, context=context)
         )
-        for one in devices_of(reader, run, running=is_running(reader.folder))
-    ]
+    return found
 
 
 def _enrolled(found: list[DeviceCard], members: Sequence[Member]) -> list[DeviceCard]:

@@ -9,11 +9,10 @@ import numpy as np
 from fedagent_coordinator import policies
 from fedagent_coordinator.books.read import Logged
 from fedagent_coordinator.core.decision import solved
-from fedagent_coordinator.core.trust import ClaimGaps
+from fedagent_coordinator.core.trust import Trust
 from fedagent_coordinator.errors import MissingFeatureError, PolicyError
 from fedagent_coordinator.policies import Purpose, RoundView, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import (
-    CLAIM_GAP,
     LOSSES,
     OPINIONS,
     TRUTH,
@@ -55,7 +54,7 @@ class SelectionStudy:
         self._spec = PolicySpec(
             exploration=recipe.policy.exploration, exploration_bound=recipe.policy.exploration_bound
         )
-        self._gaps = ClaimGaps() if CLAIM_GAP in self._needs else None
+        self._trust = Trust()
         training = recipe.world.training
         self._learner = FederatedLearner(recipe, seed) if training.dataset else None
         asked = self._learner is not None and training.opinions
@@ -65,8 +64,7 @@ class SelectionStudy:
         """Play round `t`, from 1, into the history."""
         view = _with(self._world.view(t), self._opinions)
         rows, shown = seen(view, self._needs)
-        if self._gaps is not None:
-            shown = self._gaps.shown(shown)
+        shown = self._trust.seen(shown, self._needs)
         began = time.perf_counter()
         selection = solved(self._policy, shown, seed=self._seed, free_micro=None, spec=self._spec)
         decided = time.perf_counter() - began
@@ -93,8 +91,7 @@ class SelectionStudy:
         self._policy.learn(lesson)
         if self.log is not None:
             self.log.append(Logged(view=learnt_from, selection=selection, feedback=lesson))
-        if self._gaps is not None:
-            self._gaps.learn(lesson)
+        self._trust.learn(lesson)
         learnt = time.perf_counter() - began
         paid = view.prices(feedback.pairs[~feedback.unpaid])
         ordered = view.pair_client[feedback.pairs]
