@@ -5,6 +5,7 @@ and repeated header keys. Here the header is limited and compared with the
 expected manifest before any array is made.
 """
 
+import functools
 import hashlib
 import json
 import math
@@ -19,6 +20,7 @@ import safetensors.numpy
 from .errors import DigestError, ManifestError, OversizeError
 
 MAX_HEADER_BYTES = 256 * 1024
+SMALL_HEADER = 4096
 MAX_TENSORS = 4096
 MAX_RANK = 8
 _DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64"}
@@ -131,8 +133,14 @@ def locate(data: Buffer) -> tuple[Located, ...]:
         raise OversizeError("tensor header", length, MAX_HEADER_BYTES)
     if 8 + length > len(view):
         raise ManifestError("the header is cut off")
+    read = _located_again if length <= SMALL_HEADER else _located
+    return read(bytes(view[8 : 8 + length]), len(view))
+
+
+def _located(text: bytes, size: int) -> tuple[Located, ...]:
+    """Return what a header says of so many bytes; those of a round's updates say the same."""
     try:
-        header = json.loads(bytes(view[8 : 8 + length]), object_pairs_hook=_no_repeats)
+        header = json.loads(text, object_pairs_hook=_no_repeats)
     except (ValueError, RecursionError) as error:
         raise ManifestError("the header is not JSON") from error
     if not isinstance(header, dict):
@@ -140,15 +148,19 @@ def locate(data: Buffer) -> tuple[Located, ...]:
     header.pop("__metadata__", None)
     if len(header) > MAX_TENSORS:
         raise OversizeError("tensor count", len(header), MAX_TENSORS)
-    located = [_locate_one(name, entry, 8 + length) for name, entry in header.items()]
-    position = 8 + length
+    origin = 8 + len(text)
+    located = [_locate_one(name, entry, origin) for name, entry in header.items()]
+    position = origin
     for item in sorted(located, key=lambda item: (item.start, item.stop)):
         if item.start != position:
             raise ManifestError("tensor data has a hole or an overlap")
         position = item.stop
-    if position != len(view):
+    if position != size:
         raise ManifestError("tensor data is longer or shorter than declared")
     return tuple(sorted(located, key=lambda item: item.spec))
+
+
+_located_again = functools.lru_cache(maxsize=8)(_located)
 
 
 def decode_tensors(data: Buffer, manifest: Manifest) -> dict[str, npt.NDArray[np.generic]]:
