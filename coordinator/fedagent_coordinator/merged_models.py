@@ -26,7 +26,7 @@ from fedagent_protocol.tensors import (
 from fedagent_task.aggregation import CONTROL, Arrays, Rules, RunningMean, Strategy
 from fedagent_task.aggregation.alignment import Floats
 from fedagent_task.aggregation.averaging import FedAvg
-from fedagent_task.aggregation.edges import CLIP, harmful, opposed, usual_move
+from fedagent_task.aggregation.edges import CLIP, LARGEST_LOSS, harmful, opposed, usual_move
 from fedagent_task.aggregation.robust import PLAIN, Robust
 from fedagent_task.aggregation.sums import blocks
 
@@ -36,9 +36,10 @@ Tensors = dict[str, npt.NDArray[np.generic]]
 Judge = Callable[[Arrays], Floats]
 """What a model loses on each part of the samples that nobody reports on, float64[PARTS]."""
 _OURS = "robust/"
-USUAL, BEST, DOUBTED = f"{_OURS}usual", f"{_OURS}best", f"{_OURS}doubted/"
+USUAL, BEST, COST = f"{_OURS}usual", f"{_OURS}best", f"{_OURS}cost/"
 """Tensors of the state: how far edges move, float64[2] with that of control variates; what the best
-model lost; and one named after each edge that was left out."""
+model lost; and named after each edge what it cost the merges and whether it was left out."""
+_NEW = np.array([np.nan, 0.0])
 AGAINST = "points against the other edges"
 HARM = "the merge is better without it on the held-out samples"
 _AVERAGE = FedAvg()
@@ -192,21 +193,23 @@ def _held(
         one if clip == control_clip == 1.0 else _shortened(base, one, clip, control_clip, rules)
         for one, clip, control_clip in zip(models, *clips, strict=True)
     ]
-    kept: Tensors = {USUAL: usual}
-    if judge is None:
+    kept: Tensors = {**before, USUAL: usual}
+    # One alone is not judged: there is nothing that it could be told from.
+    asks = judge if len(models) > 1 else None
+    losses = None if asks is None else _losses(asks, base, shortened, manifest, rules)
+    best = before[BEST].astype(np.float64) if BEST in before else None
+    if losses is not None and best is None:
+        best = losses(())
+    if losses is None or best is None or best.max() >= LARGEST_LOSS:
         out, why = opposed(gram), AGAINST
     else:
-        losses = _losses(judge, base, shortened, manifest, rules)
-        best = before[BEST].astype(np.float64) if BEST in before else losses(())
-        doubted = [place for place, one in enumerate(models) if DOUBTED + one.edge in before]
-        out, why = harmful(len(models), losses, best, doubted), HARM
+        known = [before.get(COST + one.edge, _NEW) for one in models]
+        costs, doubted = np.array(known, dtype=np.float64).T
+        (out, costs), why = harmful(losses, best, costs, doubted > 0), HARM
+        for one, cost, left in zip(models, costs, out, strict=True):
+            kept[COST + one.edge] = np.array([cost, left])
         now = losses(np.flatnonzero(~out).tolist())
         kept[BEST] = now if now.mean() < best.mean() else best
-    here = {DOUBTED + one.edge for one in models}
-    kept |= {
-        name: one for name, one in before.items() if name.startswith(DOUBTED) and name not in here
-    }
-    kept |= {DOUBTED + models[place].edge: np.ones(1) for place in np.flatnonzero(out).tolist()}
     return Held(
         [one for one, left in zip(shortened, out, strict=True) if not left],
         {one.edge: why for one, left in zip(models, out, strict=True) if left},

@@ -17,7 +17,7 @@ from fedagent_protocol.messages import OpinionMode
 from fedagent_protocol.tensors import Buffer, digest_of, encode_tensors
 from fedagent_task import models
 from fedagent_task.aggregation import CONTROL, Arrays
-from fedagent_task.aggregation.edges import PARTS
+from fedagent_task.aggregation.edges import LARGEST_LOSS, PARTS
 from fedagent_task.aggregation.robust import Robust
 from fedagent_task.models.features import expect_fit
 from fedagent_task.models.graph import Graph
@@ -56,8 +56,7 @@ from .run_settings import (
 _log = logging.getLogger(__name__)
 
 VOID_REASON = "the coordinator was restarted"
-JUDGING_EVERY, FEWEST_JUDGING, MOST_JUDGING = 5, 40, 1000
-LARGEST_LOSS = 1e30
+JUDGING_EVERY, FEWEST_JUDGING, MOST_JUDGING = 5, 40, 200
 _DIGEST = re.compile(r"[0-9a-f]{8,64}")
 _EXPORT = "give a file that `fedagent export --model NAME.safetensors` wrote"
 

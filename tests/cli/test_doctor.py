@@ -168,7 +168,7 @@ def test_the_doctor_says_why_a_device_was_not_let_in_also_elsewhere(tmp_path: Pa
     [
         (2, ("evaluation.dataset=none",), "2 edges without held-out samples: nobody can tell"),
         (2, (), "2 edges; a liar is left out"),
-        (1, (), "1 edge; a liar stops the learning"),
+        (1, (), "1 edge: what it says is believed"),
         (2, ("aggregation.robust=none",), "a liar makes the model anything"),
     ],
 )
@@ -183,4 +183,4 @@ def test_what_a_lying_edge_could_do_is_said(
     found = lies(tmp_path)
     assert found is not None
     assert words in found.text
-    assert (found.level is Level.OK) is (not sets)
+    assert (found.level is Level.OK) is (edges == 2 and not sets)

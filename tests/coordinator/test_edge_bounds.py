@@ -12,7 +12,7 @@ from fedagent_node.blobs import BlobStore
 from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors
 from fedagent_task.aggregation import Arrays
 from fedagent_task.aggregation.alignment import Floats
-from fedagent_task.aggregation.edges import PARTS
+from fedagent_task.aggregation.edges import LARGEST_LOSS, PARTS
 from fedagent_task.aggregation.robust import registry
 
 SIZE = 60
@@ -101,21 +101,16 @@ def test_an_edge_that_was_left_out_and_is_honest_again_is_back(tmp_path: Path) -
     site = Site(tmp_path, judge=judge)
     site.merge(-1.5, 1.0, told=1.0)
     assert site.refused == {"0": HARM}
-    assert any(site.merge(1.0, 1.0, told=1.0) and not site.refused for _ in range(6))
+    assert any(site.merge(1.0, 1.0, told=1.0) and not site.refused for _ in range(12))
 
 
-def test_of_one_edge_held_out_samples_keep_the_model_as_good_as_it_was(tmp_path: Path) -> None:
+def knows_nothing(_: Arrays) -> Floats:
+    return np.full(PARTS, LARGEST_LOSS)
+
+
+@pytest.mark.parametrize("judge", [None, knows_nothing])
+def test_three_directions_tell_who_is_against(tmp_path: Path, judge: Judge | None) -> None:
     site = Site(tmp_path, judge=judge)
-    assert sum(site.merge(1.0, told=1.0) for _ in range(5)) > 4.5
-    good = float(judge({"w": site.now()}).mean())
-    for _ in range(20):
-        site.merge(-0.05, told=1.0)
-    assert float(judge({"w": site.now()}).mean()) < 1.06 * good
-    assert site.refused == {"0": HARM}
-
-
-def test_three_directions_tell_who_is_against(tmp_path: Path) -> None:
-    site = Site(tmp_path)
     assert site.merge(-1.5, 1.0, 1.0) > 0.9
     assert site.refused == {"0": AGAINST}
     assert site.merge(1.0, 1.0, 1.0) > 0.9

@@ -18,10 +18,12 @@ FASTER = 1.1
 """By how much what is usual grows or shrinks from one merge to the next, at most."""
 PARTS = 8
 """Parts of the judging samples: by how much they differ, a difference is sure or not."""
+LARGEST_LOSS = 1e30
+"""What stands for a loss that is no number."""
 _SURE = 3.0
 """Standard errors."""
-_WORSE = 0.05
-"""Share of the best model's loss that a merge may lose on it before anybody is suspected."""
+_WORSE, _NEWEST = 0.1, 0.3
+"""Share of the best loss that a merge may lose on it before anybody is suspected; see `harmful`."""
 _UNDONE = 0.5
 """Share of its own share of what a merge gains that an edge may undo."""
 _AGREED, _AGAINST = 0.1, -0.3
@@ -58,27 +60,24 @@ def opposed(gram: Floats) -> Flags:
 
 
 def harmful(
-    edges: int,
-    loss: Callable[[Collection[int]], Floats],
-    best: Floats,
-    doubted: Collection[int],
-) -> Flags:
-    """Return which edges a merge is better without, bool[n]: Zeno's question, put at the margin.
+    loss: Callable[[Collection[int]], Floats], best: Floats, costs: Floats, doubted: Flags
+) -> tuple[Flags, Floats]:
+    """Return which edges a merge is better without, bool[n], and what each costs, float64[n].
 
-    An edge is left out if it costs the merge more, beyond doubt, than half of its share of what
-    the merge gains on the best model so far; or anything, beyond doubt, where the merge is worse
-    than that. One that was left out last time stays so until the merge is better with it. One
-    alone has to be no worse than the best model: drift hides in small steps.
+    Zeno's question, put at the margin: an edge that costs the merges is left out if it costs this
+    one, beyond doubt, more than half of its share of what the merge gains on the best model so
+    far, or anything where the merge is worse than that. Who was left out stays so until it costs
+    no more. One alone is never left out.
 
     Args:
-        edges: How many there are.
-        loss: What the mean of some edges loses on each part of the judging samples, float64[p];
-            of none, the last model.
+        loss: What the mean of some edges loses on each part of the judging samples, float64[p].
         best: The same of the best model so far.
-        doubted: Who was left out at the last merge.
+        costs: What each edge has cost the merges, over the best loss, float64[n]: a mean in which
+            the newest weighs `_NEWEST`; NaN of one that is new.
+        doubted: Who was left out last, bool[n].
     """
-    kept = list(range(edges))
-    while kept:
+    kept, now = list(range(len(costs))), costs.copy()
+    while len(kept) > 1:
         whole = loss(kept)
         more = whole - best
         worse = _sure(more) > _SURE and more.mean() > _WORSE * best.mean()
@@ -86,17 +85,17 @@ def harmful(
         for one in kept:
             without = loss([other for other in kept if other != one])
             cost, gain = whole - without, best - without
-            if one in doubted or (worse and len(kept) == 1):
-                bad = cost.mean() > 0
-            else:
-                undone = _sure(gain) > _SURE and cost.mean() > _UNDONE / edges * gain.mean()
-                bad = _sure(cost) > _SURE and (worse or undone)
-            if bad:
+            fresh = cost.mean() / best.mean()
+            before = fresh if np.isnan(costs[one]) else costs[one]
+            now[one] = before + _NEWEST * (fresh - before)
+            undone = _sure(gain) > _SURE and cost.mean() > _UNDONE / len(costs) * gain.mean()
+            sure = _sure(cost) > _SURE and (worse or undone)
+            if now[one] > 0 and (doubted[one] or sure):
                 against.append((_sure(cost), one))
         if not against:
             break
         kept.remove(max(against)[1])
-    return ~np.isin(np.arange(edges), kept)
+    return ~np.isin(np.arange(len(costs)), kept), now
 
 
 def _sure(difference: Floats) -> float:

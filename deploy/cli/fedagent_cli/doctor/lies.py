@@ -27,7 +27,9 @@ def lies(home: Path, *more: Path) -> Finding | None:
     who = f"{edges} edge{'s' * (edges > 1)}"
     if recipe.aggregation.robust == "none":
         return odd(f"{who}, and a liar makes the model anything", "leave aggregation.robust out")
-    if recipe.evaluation.dataset == NO_DATASET and edges < 3:
+    if edges == 1:
+        return odd(f"{who}: what it says is believed", "of two edges held-out samples tell a liar")
+    if recipe.evaluation.dataset == NO_DATASET and edges == 2:
         text = f"{who} without held-out samples: nobody can tell which one lies"
-        return odd(text, "set evaluation.dataset to 200 samples or more, or add edges")
-    return fine(f"{who}; a liar is left out" if edges > 1 else f"{who}; a liar stops the learning")
+        return odd(text, "set evaluation.dataset to 200 samples or more, or add an edge")
+    return fine(f"{who}; a liar is left out")
