@@ -1,6 +1,5 @@
 """What a device has of its site: whom it believes, and what it signs."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,14 +37,10 @@ LONGEST_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class SiteVoucher:
-    """The voucher of a device.
-
-    Its clock judges how old a word is, unless it is wrong (`Credentials.judged_time`).
-    """
+    """The voucher of a device; the site's time judges how old a word is (`Membership.now`)."""
 
     _site: str
     _membership: Callable[[], Membership | None]  # its standing in the site; None before it joined
-    _clock: Callable[[], float] = time.time
 
     def asked(self, link: str) -> bool:
         """Whether only members of the site can be on a link."""
@@ -66,9 +61,12 @@ class SiteVoucher:
         said = task_of_run(self._site, run, task, claim.until_s)
         if not verify(found.public, claim.signature, said):
             return "bad_signature"
-        now = member.credentials.judged_time(self._clock())
+        now = member.now()
         left = claim.until_s - now if now is not None else LONGEST_S
-        return Vouched(found.public, min(left, LONGEST_S)) if left > 0 else "expired"
+        if left <= 0:
+            member.doubt()
+            return "expired"
+        return Vouched(found.public, min(left, LONGEST_S))
 
     def made(self, public: bytes, made: Assigning | Calling, signature: bytes) -> bool:
         """Return whether the owner of a raw public key made an assignment, or a call."""

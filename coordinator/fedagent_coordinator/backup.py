@@ -24,6 +24,7 @@ from fedagent_coordinator.site.enrolment import DATABASE as SITE_DATABASE
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_node.data_dir import (
     LOCK_FILE,
+    STEP,
     count_start,
     hold_data_dir,
     load_or_create,
@@ -39,7 +40,7 @@ from fedagent_protocol.signed import ledger_head
 from .errors import HistoryLostError, RefusedError, StoreDamagedError
 
 ABOUT = "backup.json"
-STARTS_SKIPPED = 1000
+STARTS_SKIPPED = 1000 * STEP
 """What was sent since a backup was numbered by starts that the backup does not know."""
 _OWN = {LOCK_FILE, MARK, ABOUT}
 _ASIDE = ".before-restore-"

@@ -111,13 +111,15 @@ class Daemon:
         shell.drive(engine, self._store, functools.partial(route, config.site, me), jobs=JOBS)
         if config.founds:
             site = open_site(shell.directory, config.site, days=config.certificate_days)
-            await self._serve_joins(site)
             stay_member(shell, site, identity, days=config.certificate_days)
         certificate = own_certificate(shell)
         if certificate is not None:
             engine.run.vouching = SiteWord(identity, config.site, certificate)
             shell.spawn(keep_word(shell), "word-on-task")
         address, broker_kind = await shell.start_broker(config, "coordinator")
+        if config.founds:
+            # After the broker: who joins is told its port.
+            await self._serve_joins(site, address.port if shell.has_own_broker else 0)
         link = shell.link(
             EDGES,
             address,
@@ -147,7 +149,7 @@ class Daemon:
         shell.at_close.append(functools.partial(asyncio.to_thread, server.stop))
         return start_page(server, asked=bool(config.web))
 
-    async def _serve_joins(self, site: Site) -> None:
+    async def _serve_joins(self, site: Site, broker_port: int) -> None:
         """Let devices and edges join the site, as long as this process lives."""
         config, shell = self._config, self._shell
         enrolment = Enrolment(shell.directory)
@@ -155,6 +157,7 @@ class Daemon:
             site,
             enrolment,
             certificate_days=config.certificate_days,
+            broker_port=broker_port,
             counters=shell.driver.core.counters,
         )
 

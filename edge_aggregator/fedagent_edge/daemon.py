@@ -16,6 +16,7 @@ from fedagent_node.process import boot_id
 from fedagent_node.shell import Shell
 from fedagent_node.site.credentials import read_joined
 from fedagent_node.site.enrolling import join_first, renew
+from fedagent_node.site.joining import split_place
 from fedagent_protocol import SOFTWARE, topics
 from fedagent_protocol.codec import Direction
 from fedagent_protocol.messages import PROTOCOL_VERSION, EdgeHello, kind
@@ -185,10 +186,21 @@ class EdgeDaemon:
             return [typed]
         seen = [advert.address for advert in self._adverts]
         if self._shell.has_own_broker:
-            return seen
+            return list(dict.fromkeys([*seen, *self._joined_at()]))
         # An advert of the shared broker has no password: ours takes its place.
         seen = [lan if address == lan else address for address in seen]
         return seen if lan in seen else [*seen, lan]
+
+    def _joined_at(self) -> list[BrokerAddress]:
+        """Return where the coordinator's broker is, by where this edge joined its site.
+
+        That holds where multicast does not reach; whose it is, the certificate there says.
+        """
+        joined = read_joined(self._shell.directory) if self._shell.membership is not None else None
+        if joined is None or not joined.broker_port:
+            return []
+        hosts = (split_place(one)[0] for one in joined.services)
+        return [BrokerAddress(host, joined.broker_port, "mqtts") for host in hosts]
 
     def _is_served(self) -> bool:
         wan = self._shell.links.get(WAN)

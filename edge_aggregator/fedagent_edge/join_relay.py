@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from fedagent_node.network import take_place
 from fedagent_node.site.joining import split_place
 
 MAX_CONNECTIONS = 16
@@ -23,6 +24,7 @@ class JoinRelay:
     def __init__(self, places: Callable[[], Sequence[str]]) -> None:
         self._places = places
         self._open: set[asyncio.StreamWriter] = set()
+        self._from: dict[asyncio.StreamWriter, str] = {}
         self._server: asyncio.Server | None = None
 
     async def start(self, listen: str, port: int) -> int:
@@ -41,9 +43,8 @@ class JoinRelay:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends = {writer}
+        take_place(self._from, writer, MAX_CONNECTIONS)
         try:
-            if len(self._open) >= 2 * MAX_CONNECTIONS:
-                return
             self._open |= ends
             async with asyncio.timeout(DEADLINE_S):
                 for place in tuple(self._places())[:8]:
@@ -58,6 +59,7 @@ class JoinRelay:
             return
         finally:
             self._open -= ends
+            self._from.pop(writer, None)
             for end in ends:
                 end.close()
 

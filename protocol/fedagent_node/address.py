@@ -191,18 +191,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def counted_as(host: str) -> str:
-    """Return whose tries and connections are counted: an address, or the network of an IPv6 one."""
-    try:
-        found = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return "unknown"
-    if found.version == 6 and not found.is_loopback:
-        mapped = found.ipv4_mapped
-        return str(mapped or ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
-
-
 def is_wildcard(host: str) -> bool:
     """Return whether `host` stands for all interfaces."""
     return host in {"0.0.0.0", "::", ""}  # noqa: S104 - compared, not bound

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LOCK_FILE = "lock"
 IDENTITY_FILE = "identity.json"
 STARTS_FILE = "starts"
+STEP = 1024
 GLANCE_S = 0.05
 """How long a second try waits for somebody who only looked whether the lock is held."""
 
@@ -166,14 +167,16 @@ def store_port(data_dir: Path, name: str, port: int) -> None:
 def count_start(data_dir: Path) -> int:
     """Return the number of this start, kept durably; a damaged file begins again.
 
-    Peers that have heard larger numbers say so (`envelope.Gate`).
+    It is the last one and some more, by chance: two copies of a directory do not count alike, and
+    are told apart. Peers that have heard larger numbers say so (`envelope.Gate`).
     """
-    store_starts(data_dir, starts := kept_number(data_dir / STARTS_FILE) % 2**31 + 1)
+    starts = kept_number(data_dir / STARTS_FILE) % 2**31 + 1 + secrets.randbelow(STEP)
+    store_starts(data_dir, starts)
     return starts
 
 
 def store_starts(data_dir: Path, starts: int) -> None:
-    """Keep how often this identity was started."""
+    """Keep the number of the newest start of this identity."""
     keep_number(data_dir / STARTS_FILE, starts)
 
 

@@ -27,10 +27,11 @@ from .effects import (
     Received,
     RunJob,
     Send,
+    TakenOver,
     Warn,
     Write,
 )
-from .envelope import EnvelopeError, Gate, named_sender
+from .envelope import EnvelopeError, Gate, Refusal, named_sender
 
 _parse = functools.lru_cache(maxsize=256)(topics.parse)
 """Kept are few: each is half a kilobyte."""
@@ -178,6 +179,8 @@ class Driver:
             return
         except EnvelopeError as error:
             self._refuse(f"refused_{error.refusal}", where, str(error))
+            if error.refusal is Refusal.CLONED:
+                self._handle(self.core.receive, TakenOver(named_sender(where), sure=True))
             return
         except ProtocolError as error:
             self._refuse(

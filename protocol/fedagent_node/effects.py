@@ -55,10 +55,20 @@ class LinkDown(Input, frozen=True):
     link: str
 
 
+CLONED = (
+    "two devices use one identity (a copied card or directory): delete identity.json in the "
+    "--data-dir of one and start it again; if one was stolen, revoke it"
+)
+
+
 class TakenOver(Input, frozen=True):
-    """An agent or edge, by its certificate, came to our broker while it was connected there."""
+    """An agent or edge, by its certificate, came to our broker while it was connected there.
+
+    It is `sure` where messages of two of its processes came in turn.
+    """
 
     sender: str
+    sure: bool = False
 
 
 class Effect(Struct, frozen=True):

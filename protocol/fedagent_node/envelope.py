@@ -24,25 +24,28 @@ from fedagent_protocol.signed import ID_LENGTH, identity_of, verify
 from fedagent_protocol.topics import Topic
 
 from .data_dir import Identity
+from .effects import CLONED
 from .site.certificates import Certificate
 
 MARK = 0xC1
 """Begins no MessagePack value, so that what is not signed is told from what is."""
 VERSION = 1
 STARTS_BITS = 32
-"""A number is starts * 2^32 + n, so that it grows over restarts."""
+"""A number is that of the start * 2^32 + n, so that it grows over restarts."""
 WINDOW = 1024
 MAX_SENDERS = 20_000
 MAX_CERTIFICATE_BYTES = 4096
 MAX_STARTS = 2**31
 """No process was started so often."""
 MAX_STEP = 2**16
-"""How many starts hearsay moves an own number at once: one lie must leave enough of them."""
+"""How far hearsay moves an own number at once: one lie must leave enough of them."""
 MAX_JUMPS = 8
-"""How often in one process: more is another process with the same key."""
+"""How often in one process."""
 RECHECK_S = 30.0
 """How long a certificate is believed before it is read again, for its end and revocation."""
 HEARD_AGAIN_S = 1.0
+LIVES = 3
+"""So often an earlier process speaks anew, a second apart, until it is sure that there are two."""
 HEARD = "heard"
 """Kind of the answer to who is behind: the number its receiver had from it."""
 GONE = "gone"
@@ -60,7 +63,8 @@ because a session may outlive a certificate."""
 _WITH_CERTIFICATE = 1
 _HEADER = struct.Struct(">BBB32sQ64s")
 _LENGTH = struct.Struct(">H")
-_HEARD = struct.Struct(f">Q{ID_LENGTH}s")
+_HEARD = struct.Struct(f">Q?{ID_LENGTH}s")
+"""A number, whether two processes have the identity, and whose it is."""
 _SIGNED = b"fedagent/envelope/1\x00"
 _SENDERS = {
     Direction.AGENT_TO_EDGE: "agent",
@@ -82,6 +86,7 @@ class Refusal(StrEnum):
     WRONG_ROLE = "wrong_role"
     REVOKED = "revoked"
     EXPIRED = "expired"
+    CLONED = "cloned"
 
 
 MEANINGS = {
@@ -95,6 +100,7 @@ MEANINGS = {
     Refusal.WRONG_ROLE: "its certificate is for another role",
     Refusal.REVOKED: "its certificate was revoked: `fedagent devices`",
     Refusal.EXPIRED: "its certificate has expired: let it join again",
+    Refusal.CLONED: CLONED,
 }
 
 
@@ -157,13 +163,15 @@ def _signed(topic: str, number: int, hashed: bytes) -> bytes:
 class _Sender:
     """What is known of one key: the numbers had from it, and its certificate.
 
-    Each number is taken once, and none that is older than `WINDOW`.
+    Each number is taken once, and none that is older than `WINDOW`. `former` is the newest of all
+    processes before the one that began last: what is newer, and comes later, was not repeated by
+    anybody but made by another process that lives too; `lives` counts that.
     """
 
-    __slots__ = ("answered_at", "certificate", "newest", "read_at", "seen")
+    __slots__ = ("answered_at", "certificate", "former", "lives", "newest", "read_at", "seen")
 
     def __init__(self) -> None:
-        self.newest = self.seen = 0
+        self.newest = self.seen = self.former = self.lives = 0
         self.answered_at = self.read_at = -math.inf
         self.certificate: Certificate | None = None
 
@@ -171,6 +179,8 @@ class _Sender:
         """Note a number; False if it was had, or is too old to tell."""
         ahead = number - self.newest
         if ahead > 0:
+            if number >> STARTS_BITS > self.newest >> STARTS_BITS:
+                self.former = self.newest
             self.seen = (self.seen << ahead | 1) & ((1 << WINDOW) - 1) if ahead < WINDOW else 1
             self.newest = number
             return True
@@ -184,8 +194,8 @@ class Gate:
     """Seals what one process sends, and opens what comes to it.
 
     Args:
-        starts: How often the process was started with this identity.
-        keep_starts: Keeps a larger number of starts durably.
+        starts: The number of this start of the identity.
+        keep_starts: Keeps a larger one durably.
         publish: Takes link, topic and payload of an answer to who is behind.
         log: Takes a line about this process's own number.
     """
@@ -207,6 +217,7 @@ class Gate:
         self._publish = publish
         self._log = log
         self._jumps = 0
+        self._cloned = False
         self._senders: OrderedDict[str, _Sender] = OrderedDict()
         self.certifier: Certifier | None = None
         """The site's certificates, where there are some."""
@@ -256,9 +267,12 @@ class Gate:
         if self.certifier is not None and self.certifier.asked(link):
             self._check_certificate(self.certifier, known, public, der, _SENDERS[where.direction])
         if number >> STARTS_BITS > MAX_STARTS or not known.take(number):
-            if number >> STARTS_BITS < known.newest >> STARTS_BITS:
-                self._tell(known, sender, where, link)
-            raise EnvelopeError(Refusal.REPLAYED)
+            lives = known.former < number < known.newest >> STARTS_BITS << STARTS_BITS
+            if number >> STARTS_BITS <= known.newest >> STARTS_BITS:
+                self._tell(known, sender, where, link, lives=lives)
+            known.former = max(known.former, number) if lives else known.former
+            cloned = lives and known.lives >= LIVES
+            raise EnvelopeError(Refusal.CLONED if cloned else Refusal.REPLAYED)
         if where.kind == HEARD:
             self._heard(sender, body)
             return None
@@ -286,36 +300,39 @@ class Gate:
 
     # ------------------------------------------------------------------- numbers
 
-    def _tell(self, known: _Sender, sender: str, where: Topic, link: str) -> None:
+    def _tell(self, known: _Sender, sender: str, where: Topic, link: str, *, lives: bool) -> None:
         """Tell who is behind of its own newest number: it may come from a backup."""
         now = self._clock()
         if now - known.answered_at < HEARD_AGAIN_S:
             return
         known.answered_at = now
+        known.lives += lives
         topic = _answer_topic(where, self._identity.id)
-        body = _HEARD.pack(known.newest, sender.encode())
+        body = _HEARD.pack(known.newest, lives and known.lives >= LIVES, sender.encode())
         self._publish(link, topic, self.seal(topic, body, link=link, kind=HEARD))
 
     def _heard(self, peer: str, body: bytes | memoryview) -> None:
         """Jump ahead of a number that a peer had under this identity, by a bounded step."""
         if len(body) != _HEARD.size:
             return
-        number, me = _HEARD.unpack(body)
+        number, cloned, me = _HEARD.unpack(body)
         starts = number >> STARTS_BITS
-        if me != self._identity.id.encode() or number <= self._number:
+        if me != self._identity.id.encode():
             return
-        if starts >= MAX_STARTS or self._jumps >= MAX_JUMPS:
+        if cloned and not self._cloned:
+            self._cloned = True
+            self._log(f"{peer} hears this identity twice: {CLONED}")
+        if number <= self._number or starts >= MAX_STARTS or self._jumps >= MAX_JUMPS:
             return
         self._jumps += 1
-        behind = starts - (now := self._number >> STARTS_BITS)
-        ahead = min(starts, now + MAX_STEP) + 1
+        ahead = min(starts, (self._number >> STARTS_BITS) + MAX_STEP) + 1
         self._keep_starts(ahead)
         self._number = ahead << STARTS_BITS
-        self._log(
-            f"{peer} has heard this identity {behind} starts ahead: its data directory was "
-            "restored from a backup, or another process has a copy of it; continuing after that "
-            "number"
-        )
+        if not self._cloned:
+            self._log(
+                f"{peer} has heard this identity in a later start: its data directory was restored "
+                "from a backup, or another process has a copy of it; continuing after that number"
+            )
 
 
 def named_sender(where: Topic) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import secrets
 import socket
+import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -50,9 +51,12 @@ URGENT_S = 2.0
 """Longest pause between attempts while something is open that waits for the connection."""
 WRITE_BYTES = 64 * 1024
 """What is published in one turn of the loop is written together, but for more than this."""
+CUTS = 2
+"""A broker that closes so often in a row on a long packet takes none so long."""
 BATCH = 256
 """Most packets that are read before others have their turn."""
 NO_BROKER = "the service at that port does not answer as an MQTT broker; check the port"
+_CLOSED = (ConnectionError, ssl.SSLError)
 _OK = MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
@@ -77,6 +81,7 @@ class Link:
             follows them, while other connections may be faster.
         will: Topic and payload of what the broker says when this connection breaks.
         urgent: Whether something is open that waits for the connection: a round, a report.
+        fail: Takes the error that no new attempt mends.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Link:
         insecure: bool = False,
         will: tuple[str, bytes] | None = None,
         urgent: Callable[[], bool] = lambda: False,
+        fail: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         address.check_cover(insecure=insecure)
         self.address = address
@@ -105,6 +111,11 @@ class Link:
         self._on_arrivals = on_arrivals
         self._on_state = on_state
         self._urgent = urgent
+        self._fail = fail
+        self._taken_bytes = 0
+        """The longest payload that the broker has acknowledged."""
+        self._cuts = 0
+        """How often in a row it closed the connection with a longer one on its way."""
         self.pending_bytes = 0
         """Payload bytes published on this connection and not yet acknowledged."""
         self._unacknowledged: dict[int, int] = {}  # bytes by packet id
@@ -271,6 +282,7 @@ class Link:
             self._client.reconnect()
         except (OSError, ValueError, LinkError) as exc:
             self.counters["failed_connects"] += 1
+            self._cuts = 0  # it is restarting
             self._count_refusal(exc)
             before = self.counters["connects"] > 0
             self._note_error(with_hint(connect_reason(exc), self.address, before=before))
@@ -290,6 +302,8 @@ class Link:
         refused = tls_refusal(exc)
         if refused is not None:
             self.counters[f"tls_{refused[0]}"] += 1
+            if isinstance(self._tls, Towards) and refused[0] in ("expired", "not_yet_valid"):
+                self._tls.site.doubt()
 
     def _ask(self, filters: tuple[str, ...]) -> None:
         code, packet_id = self._client.subscribe([(each, 1) for each in filters])
@@ -401,13 +415,30 @@ class Link:
     ) -> None:
         # paho may call this twice for one loss, and after a refusal.
         failure = self._client.failure
+        unnamed = failure is None and reason.getName() == "Unspecified error"
+        if self._up and not self._stopping:
+            self._suspect_limit(closed=unnamed or isinstance(failure, _CLOSED))
         if failure is not None:
             self._count_refusal(failure)
             self._down(connect_reason(failure))
-        elif reason.getName() == "Unspecified error":
+        elif unnamed:
             self._down("the broker closed the connection", weak=True)
         else:
             self._down(safe_text(reason), weak=True)
+
+    def _suspect_limit(self, *, closed: bool) -> None:
+        """Give up on a broker that closes twice on what is longer than all that it took.
+
+        Only MQTT 5 says how long a packet may be.
+        """
+        longest = max(self._unacknowledged.values(), default=0)
+        self._cuts = self._cuts + 1 if closed and longest > self._taken_bytes else 0
+        if self._cuts == CUTS:
+            problem = (
+                f"the broker at {self.address} closes the connection on packets of {longest} "
+                f"bytes: raise its limit to {MAX_PACKET_BYTES} (mosquitto: max_packet_size)"
+            )
+            self._fail(LinkError(problem))
 
     def _down(self, reason: str, *, weak: bool = False) -> None:
         """Note a loss once; a weak reason replaces no other."""
@@ -436,7 +467,9 @@ class Link:
             self.counters["callback_errors"] += 1
 
     def _published(self, _client: object, _data: object, mid: int, *_: object) -> None:
-        self.pending_bytes -= self._unacknowledged.pop(mid, 0)
+        nbytes = self._unacknowledged.pop(mid, 0)
+        self.pending_bytes -= nbytes
+        self._taken_bytes = max(self._taken_bytes, nbytes)
 
     def _subscribed(
         self, _client: object, _data: object, mid: int, codes: list[ReasonCode], _props: object

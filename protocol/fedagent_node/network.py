@@ -10,6 +10,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -39,19 +40,17 @@ _INNER = re.compile(
 
 
 def lan_addresses() -> list[str]:
-    """Return the IPv4 addresses of real networks: no loopback, link-local or containers."""
-    found = [
-        ipaddress.ip_address(str(one.ip))
-        for adapter in ifaddr.get_adapters()
-        if not _INNER.match(adapter.name)
-        for one in adapter.ips
-        if one.is_IPv4
-    ]
-    return [
-        str(one)
-        for one in found
-        if not (one.is_loopback or one.is_link_local or one.is_unspecified)
-    ]
+    """Return the IPv4 addresses of real networks: no loopback and no containers.
+
+    Link-local ones count where a card has no other: one cable, and nobody who gives addresses.
+    """
+    found = []
+    for adapter in ifaddr.get_adapters():
+        if not _INNER.match(adapter.name):
+            all_ = [ipaddress.ip_address(str(one.ip)) for one in adapter.ips if one.is_IPv4]
+            usable = [one for one in all_ if not (one.is_loopback or one.is_unspecified)]
+            found += [one for one in usable if not one.is_link_local] or usable
+    return list(map(str, found))
 
 
 def is_own(host: str) -> bool:
@@ -128,6 +127,14 @@ def owns_port(pid: int, port: int) -> bool:
     except psutil.AccessDenied:  # a broker with file capabilities
         return True
     return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
+
+
+def listen_hint(listen: str, otherwise: str) -> str:
+    """Return what to do where nobody can listen: no card has the address, or `otherwise`."""
+    if bindable(listen, 0):
+        return otherwise
+    own = ", ".join(("127.0.0.1", *lan_addresses()))
+    return f"{listen} is not an address of this machine; listen on {own}, or on 0.0.0.0 for all"
 
 
 def bindable(listen: str, port: int) -> bool:
@@ -287,6 +294,37 @@ async def _ready(add: Callable[..., Any], remove: Callable[..., Any], sock: sock
         await future
     finally:
         remove(sock.fileno())
+
+
+def counted_as(host: str) -> str:
+    """Return whose tries and connections are counted: an address, or the network of an IPv6 one."""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return "unknown"
+    if found.version == 6 and not found.is_loopback:
+        mapped = found.ipv4_mapped
+        return str(mapped or ipaddress.ip_network((found, 64), strict=False))
+    return str(found)
+
+
+def take_place(
+    places: dict[asyncio.StreamWriter, str], one: asyncio.StreamWriter, most: int
+) -> str:
+    """Give a connection a place, of `most`; return its address.
+
+    Where all are taken the first of the address that has most is hung up: however many connections
+    a few addresses make, one from elsewhere is let in.
+    """
+    if len(places) >= most:
+        crowd = Counter(places.values()).most_common(1)[0][0]
+        first = next(other for other, address in places.items() if address == crowd)
+        del places[first]
+        with suppress(OSError):  # not aborted: streams of Python 3.11 break in a handshake
+            first.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+    peer = one.get_extra_info("peername")
+    places[one] = counted_as(str(peer[0])) if peer else "unknown"
+    return places[one]
 
 
 async def in_step(every_s: float) -> None:

@@ -199,12 +199,6 @@ class Shell:
                 config.listen,
                 config.site,
             )
-            if self.membership.credentials.judged_time() is None:
-                _log.warning(
-                    "%s: this machine's clock is wrong: set it (timedatectl set-ntp true); until "
-                    "then its broker accepts no clients",
-                    self.id,
-                )
         spec = BrokerSpec(
             data_dir=self.directory,
             kind=config.broker,  # type: ignore[arg-type]  # `shared` left only the kinds
@@ -382,6 +376,7 @@ class Shell:
             on_arrivals=lambda batch: self._arrived(name, incoming, batch),
             on_state=lambda up: self.receive(LinkUp(name) if up else LinkDown(name)),
             urgent=self.driver.core.urgent,
+            fail=self.fail,
         )
         self.links[name] = link
         return link

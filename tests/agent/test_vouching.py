@@ -60,7 +60,7 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.members = Members(folder)
         self.boss = self.members.member("boss", "coordinator")
-        self.link, self.late_s = Link(), 0.0
+        self.link = Link()
         self.members.member("device", "agent")
         self.boot()
 
@@ -69,13 +69,13 @@ class Site:
         member = Membership.of(folder)
         assert member is not None
         member.asked = lambda link: link == LINK and self.link.certified
-        self.me = load_or_create(folder)
+        self.me, self.member = load_or_create(folder), member
         self.edge: HandEdge = joined(
             folder,
             OTHER,
             task=PRIVATE,
             identity=self.me,
-            voucher=SiteVoucher(SITE, lambda: member, lambda: time.time() + self.late_s),
+            voucher=SiteVoucher(SITE, lambda: member),
         )
 
     def word(
@@ -275,11 +275,12 @@ def test_a_word_ends_and_one_that_was_good_is_asked_for_again(site: Site) -> Non
     site.order(1, REAL, word)
     site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
     site.edge.now += LONGEST_S + 1
-    site.late_s = CLAIM_S + 1.0
+    site.member._answered = time.time() + CLAIM_S + 1.0, time.monotonic()
     site.edge.join()
     site.order(2, REAL, word)
     assert len(site.edge.jobs(Train)) == 1
     assert site.refused() == {"task_refused_expired": 1}
+    assert site.member._wanted, "its clock or the coordinator's was set: it asks which time it is"
 
 
 def test_on_links_without_certificates_nothing_is_asked_for(site: Site) -> None:

@@ -13,9 +13,15 @@ import pytest
 
 from fedagent_coordinator.errors import RefusedError
 from fedagent_coordinator.site import joining as join_service
-from fedagent_coordinator.site.enrolment import INVITATION_S, KEPT_CERTIFICATES, Enrolment, Member
+from fedagent_coordinator.site.enrolment import (
+    INVITATION_S,
+    KEPT_CERTIFICATES,
+    MAX_PENDING,
+    Enrolment,
+    Member,
+)
 from fedagent_coordinator.site.folder import open_site
-from fedagent_coordinator.site.joining import MAX_OF_ADDRESS, JoinService
+from fedagent_coordinator.site.joining import JoinService
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import JoinError, JoinUnreachableError
 from fedagent_node.site import enrolling
@@ -287,37 +293,54 @@ async def test_garbage_gets_a_reason_and_is_counted(tmp_path: Path, garbage: byt
         assert isinstance(await ask(made.place, made.invited()), Admitted)
 
 
-async def test_slow_clients_are_few_and_end(
+async def test_slow_clients_are_few_and_end_and_keep_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that stop before, in and after the handshake; the honest one comes from elsewhere."""
-    monkeypatch.setattr(join_service, "DEADLINE_S", 0.5)
+    """Those that stop before, in and after the handshake take every place."""
+    monkeypatch.setattr(join_service, "MAX_CONNECTIONS", 8)
     async with serving(tmp_path) as made:
         host, _, port = made.place.rpartition(":")
-        opened = [await asyncio.open_connection(host, int(port)) for _ in range(40)]
-        opened[1][1].write(b"\x16\x03\x01")
-        opened[2][1].write(b"GET / HTTP/1.1\r\n\r\n")
-        async with asyncio.timeout(600):
-            assert made.service._open.total() <= MAX_OF_ADDRESS
-            # On a slow machine the first are cut off while others still come.
-            await eventually(lambda: made.count("crowded") + made.count("broken_off") == 40)
-        assert made.count("broken_off") >= MAX_OF_ADDRESS
-        assert not made.service._open.total()
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(12)]
+        opened[-1][1].write(b"\x16\x03\x01")
+        opened[-2][1].write(b"GET / HTTP/1.1\r\n\r\n")
+        await eventually(lambda: made.count("broken_off") >= 4)
+        assert len(made.service._places) <= 8
         assert isinstance(await ask(made.place, made.invited()), Admitted)
+        monkeypatch.setattr(join_service, "DEADLINE_S", 0.1)
+        assert isinstance(await ask(made.place, made.invited("other")), Admitted)
+        await eventually(lambda: not made.service._places)
         # The service has closed them all, before its loop ends.
         await asyncio.gather(*(reader.read() for reader, _ in opened), return_exceptions=True)
         for _, writer in opened:
             writer.close()
 
 
-async def test_pending_devices_are_bounded(tmp_path: Path) -> None:
-    async with serving(tmp_path) as made:
-        for number in range(MAX_OF_ADDRESS):
-            assert isinstance(await ask(made.place, made.device(f"d{number}")), Waiting)
-        assert await refused(made, made.device("late")) == "too_many_pending"
-        assert isinstance(await ask(made.place, made.invited()), Admitted)
-        made.now += 301
-        assert isinstance(await ask(made.place, made.device("late")), Waiting)
+def wait(made: Field, name: str, address: str) -> str:
+    """Ask from an address; return what is answered."""
+    device = made.device(name)
+    request = enrolling._request(device, b"")
+    return made.enrolment.decide(request, address, made.home.authority.der, now=made.now)
+
+
+@pytest.mark.parametrize("addresses", [1, 4, MAX_PENDING])
+def test_strangers_who_wait_keep_nobody_from_elsewhere_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: int
+) -> None:
+    monkeypatch.setattr("fedagent_coordinator.site.enrolment.code_of", lambda _, key: key.hex())
+    made = Field(tmp_path)
+    for number in range(MAX_PENDING):
+        assert wait(made, f"s{number}", f"10.0.0.{number % addresses}") == "wait"
+    made.now += 1.0
+    assert wait(made, "honest", "10.0.1.1") == "wait"
+    answers = [wait(made, f"t{n}", f"10.0.0.{n % addresses}") for n in range(9)]
+    assert answers.count("wait") <= 1, "a second"
+    pending = [one.name for one in made.enrolment.members(now=made.now)]
+    assert "honest" in pending
+    assert len(pending) == MAX_PENDING
+    made.now += 301
+    assert wait(made, "late", "10.0.0.1") == "wait"
+    assert len(made.enrolment.members(now=made.now)) == 1
+    made.enrolment.close()
 
 
 async def test_nobody_there_is_said(tmp_path: Path) -> None:

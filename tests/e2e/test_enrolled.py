@@ -54,7 +54,7 @@ def test_a_stolen_key_in_use_twice_raises_an_alarm_and_neither_is_paid(tmp_path:
         edge.wait("agent_lost")
         assert {str(one["agent"]) for one in edge.all("agent_lost")} == {ident}
         until = time.monotonic() + 600  # it may have been lost once before it was known for a clone
-        while "cloned: two devices have its key" not in (log := edge.log.read_text()):
+        while "two devices use one identity" not in (log := edge.log.read_text()):
             assert time.monotonic() < until, log
             time.sleep(0.2)
         assert f"a/{ident}: connected a second time while connected" in log

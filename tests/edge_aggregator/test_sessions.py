@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from fedagent_edge.core.sessions import (
     ANSWER_S,
     ASK_AGAIN_S,
-    CLONED,
     FLAPS,
+    LEFT_OUT_S,
     MAX_FEATURES,
     MAX_NOTES,
     AgentSessions,
 )
-from fedagent_node.effects import TakenOver
+from fedagent_node.effects import CLONED, TakenOver
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, encode
 from fedagent_protocol.columns import unpack
@@ -162,23 +162,28 @@ def test_a_hundred_thousand_words_of_devices_fit_into_messages() -> None:
     assert counts == [MAX_NOTES, 1]
 
 
-def test_who_is_cloned_takes_part_no_more_and_the_coordinator_is_told_why(tmp_path: Path) -> None:
+@pytest.mark.parametrize("events", [FLAPS * (False,), (True,)])
+def test_who_is_cloned_takes_no_part_while_it_is_and_the_coordinator_is_told_why(
+    tmp_path: Path, events: tuple[bool, ...]
+) -> None:
     f = field_of(tmp_path, 3).ready()
     (cloned, *_) = f.agents
-    for _ in range(FLAPS):
-        f.edge.receive(TakenOver(cloned))
+    for sure in events:
+        f.edge.receive(TakenOver(cloned, sure))
     f.agents[cloned].hello(f)
     f.run_for(2.0)
     notes = {one.agent: one.reason for one in f.core.sessions.changed_devices(f.now)}
-    assert notes.get(cloned, CLONED) == CLONED
+    assert notes.get(cloned, f"cloned: {CLONED}") == f"cloned: {CLONED}"
     assert not f.core.sessions.is_present(cloned)
-    assert f.core.counters["taken_over"] == FLAPS
+    assert f.core.counters["taken_over"] == len(events)
     assert f.core.counters["cloned"] > 0
     f.order()
     report = f.run_until_report()
     assert {one.agent: one.used for one in report.outcomes} == {
         agent: agent != cloned for agent in f.agents
     }
+    f.run_for(LEFT_OUT_S)
+    assert f.core.sessions.is_present(cloned), "there is one again"
 
 
 def test_an_idle_device_that_is_ordered_has_time_to_answer_and_a_dead_one_half_a_minute(

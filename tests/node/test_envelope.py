@@ -1,5 +1,6 @@
 """The envelope: who wrote a message, to which topic, and that it comes once."""
 
+import contextlib
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import cast
@@ -139,11 +140,41 @@ def test_who_is_behind_is_told_and_goes_on_ahead(agent: Party, edge: Party) -> N
     assert restored.refuses(payload, topic) == "replayed"
 
 
+def test_two_that_use_one_identity_are_told_from_a_backup_and_from_who_repeats(
+    edge: Party,
+) -> None:
+    """A copied card: each process jumps ahead of the other, and both are told what to do."""
+    both = [Party("agent", starts=5), Party("agent", starts=5)]
+    heard, ends = list[bytes](), Counter[str]()
+    for number in range(20):
+        edge.now += 1.0
+        for _ in range(1 + 3 * (number == 0)):  # one has said more than the other
+            heard.append(both[number % 2].seal())
+            try:
+                edge.open(heard[-1])
+            except EnvelopeError as error:
+                ends[error.refusal] += 1
+        for topic, payload in edge.said:
+            for one in both:
+                with contextlib.suppress(EnvelopeError):
+                    one.open(payload, topic)
+        edge.said.clear()
+    assert ends["cloned"] > 1
+    for one in both:
+        assert sum("delete identity.json" in line for line in one.log) == 1
+    edge.now += 9.0
+    newest = Party("agent", starts=900)
+    assert edge.open(newest.seal()), "the other has another identity now"
+    for payload in heard:
+        edge.now += 9.0
+        assert edge.refuses(payload) == "replayed", "by who listens to the network"
+
+
 def test_one_lie_does_not_use_up_what_is_left_of_the_numbers(agent: Party, edge: Party) -> None:
     """The highest number that is no nonsense; the process starts again afterwards."""
     assert edge.open(agent.seal())
     topic = topics.agent_down("here", AGENT.id, EDGE.id, HEARD)
-    body = ((2**31 - 1) << 32).to_bytes(8) + AGENT.id.encode()
+    body = ((2**31 - 1) << 32).to_bytes(8) + b"\0" + AGENT.id.encode()
     assert agent.open(Party("edge").seal(body, topic, HEARD), topic) is None
     assert agent.starts <= 2 + MAX_STEP
     assert edge.open(agent.seal()), "it goes on"

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from fedagent_agent.config import AgentConfig
-from fedagent_edge.core.sessions import CLONED
 from fedagent_node.broker.embedded_limits import MAX_CONNECTIONS, OTHER_DESCRIPTORS
-from fedagent_node.effects import Warn
+from fedagent_node.effects import CLONED, Warn
 from fedagent_node.shell import WARNINGS_PER_S, Shell
 
 ROLE = """

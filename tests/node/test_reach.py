@@ -1,16 +1,19 @@
 """What is announced follows from where the broker listens."""
 
 import errno
+import logging
 import os
+from ipaddress import ip_interface
 
+import ifaddr
 import pytest
 
 from fedagent_node.address import BrokerAddress, with_hint
 from fedagent_node.discovery.advert import Advert, Reach, reach
-from fedagent_node.discovery.announcing import answers_there
+from fedagent_node.discovery.announcing import Discovery, answers_there
 from fedagent_node.discovery.watch import MAX_HOSTS, Watch, _Name
 from fedagent_node.errors import PeerRefusedError, connect_reason
-from fedagent_node.network import free_port
+from fedagent_node.network import free_port, lan_addresses
 
 LAN = ("192.168.1.20", "10.0.0.2")
 HERE = "127.0.0.1"
@@ -32,6 +35,55 @@ def test_no_more_is_announced_than_can_be_reached(
     listen: str, lan: tuple[str, ...], expected: Reach
 ) -> None:
     assert reach(listen, lan) == expected
+
+
+def cards(monkeypatch: pytest.MonkeyPatch, *given: str) -> None:
+    """Give this machine network cards, each with the addresses of a line: `eth0 10.0.0.2/24`."""
+    found = [
+        ifaddr.Adapter(
+            name,
+            name,
+            [
+                ifaddr.IP(
+                    str(one.ip) if one.version == 4 else (str(one.ip), 0, 0),
+                    one.network.prefixlen,
+                    name,
+                )
+                for one in map(ip_interface, addresses)
+            ],
+        )
+        for name, *addresses in map(str.split, ("lo 127.0.0.1/8 ::1/128", *given))
+    ]
+    monkeypatch.setattr(ifaddr, "get_adapters", lambda: found)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (("usb0 169.254.10.1/16",), ["169.254.10.1"]),
+        (("eth0 10.0.0.2/24 169.254.7.7/16", "usb0 169.254.10.1/16"), ["10.0.0.2", "169.254.10.1"]),
+        (("eth0 fd00::2/64", "docker0 172.17.0.1/16", "veth3 169.254.3.3/16"), []),
+    ],
+)
+def test_a_link_local_address_counts_where_a_card_has_no_other(
+    monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], expected: list[str]
+) -> None:
+    cards(monkeypatch, *given)
+    assert lan_addresses() == expected
+
+
+async def test_a_broker_that_is_announced_on_no_network_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cards(monkeypatch, "eth0 fd00::2/64")
+    discovery = Discovery("hall", scope="lan")
+    await discovery.start()
+    with caplog.at_level(logging.WARNING):
+        advert = Advert("edge", "aa", "hall", BrokerAddress(HERE, 1883), 1)
+        for _ in range(2):
+            await discovery.advertise(advert, listen="0.0.0.0")
+    await discovery.stop()
+    assert caplog.text.count("is announced on this machine only: no network card has an IPv4") == 1
 
 
 async def test_an_advert_of_many_addresses_has_nobody_scan_a_network() -> None:

@@ -33,7 +33,7 @@ DEVICE = identity("device")
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.create(tmp_path_factory.mktemp("ca"), "hall", now=NOW)
+    return Authority.create(tmp_path_factory.mktemp("ca"), "hall")
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_times_are_judged_unless_the_clock_is_unknown(authority: Authority) -> N
 def test_another_authority_of_the_same_name_is_no_authority(
     authority: Authority, tmp_path: Path
 ) -> None:
-    rogue = Authority.create(tmp_path, "hall", now=NOW)
+    rogue = Authority.create(tmp_path, "hall")
     assert refused(rogue.issue(DEVICE.public_bytes, "agent", now=NOW).der, authority) == "wrong_ca"
     posing = replace(rogue, der=authority.der)  # the right issuer's name, another key
     with pytest.raises(CertificateError):

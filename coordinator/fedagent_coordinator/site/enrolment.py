@@ -16,6 +16,7 @@ from fedagent_coordinator.books.schema import one_line
 from fedagent_coordinator.errors import RefusedError, StoreDamagedError
 from fedagent_node.site.certificates import Certificate, RevocationList, Role
 from fedagent_node.site.joining import JoinRequest, Refusal, code_of, read_code
+from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.signed import identity_of
 
@@ -28,7 +29,8 @@ MAX_MEMBERS = 20_000
 KEPT_CERTIFICATES = 4
 """Of one member, although they look ended: twice as many as are valid at the same time."""
 MAX_PENDING = 64
-MAX_PENDING_OF_ADDRESS = 16
+TURNS_PER_S = 1.0
+"""How often one of those gives way where its address has no more than the newcomer's."""
 PENDING_S = 300.0
 """A device that has not asked for so long does not wait any more."""
 LISTS_SKIPPED = 1_000_000
@@ -97,6 +99,7 @@ class Enrolment:
 
     def __init__(self, data_dir: Path) -> None:
         self.path = data_dir / DATABASE
+        self._turns = TokenBucket(1.0, TURNS_PER_S)
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
         try:
@@ -351,13 +354,16 @@ class Enrolment:
             "UPDATE members SET asked_s = ? WHERE id = ? AND role = ?", (now, ident, request.role)
         ).rowcount:
             return "waiting"
-        waiting, here = self._one(
-            "SELECT count(*), count(*) FILTER (WHERE address = ?) FROM members "
-            "WHERE state = 'pending' AND id != ?",
-            *(address, ident),
-        )
-        if waiting >= MAX_PENDING or here >= MAX_PENDING_OF_ADDRESS:
-            return "too_many_pending"
+        if self._count("members WHERE state = 'pending'") >= MAX_PENDING:
+            # Who has waited longest, of the address that has most.
+            first, most, here = self._one(
+                "SELECT id, count(*) OVER (PARTITION BY address) AS most, sum(address = ?) OVER () "
+                "FROM members WHERE state = 'pending' ORDER BY most DESC, since_s, rowid",
+                address,
+            )
+            if here + 1 >= most and not self._turns.take(now):
+                return "too_many_pending"
+            self._connection.execute("DELETE FROM members WHERE id = ?", (first,))
         code = code_of(ca_der, request.public)
         self._keep(request, ident, "pending", request.name, code, address, now)
         return "wait"

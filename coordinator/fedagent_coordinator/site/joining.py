@@ -17,9 +17,9 @@ import msgspec
 from fedagent_coordinator.errors import ListenError
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.site.folder import Site
-from fedagent_node.address import at_port, counted_as, is_wildcard
+from fedagent_node.address import at_port, is_wildcard
 from fedagent_node.errors import JoinError
-from fedagent_node.network import lan_addresses
+from fedagent_node.network import lan_addresses, listen_hint, take_place
 from fedagent_node.site.credentials import Credentials
 from fedagent_node.site.enrolling import read_frame
 from fedagent_node.site.joining import (
@@ -39,7 +39,6 @@ from fedagent_protocol.errors import safe_text
 from fedagent_protocol.signed import identity_of, verify
 
 MAX_CONNECTIONS = 64
-MAX_OF_ADDRESS = 16
 DEADLINE_S = 5.0
 """How long one connection may take, handshake and all."""
 LINES_PER_S = 0.5
@@ -56,15 +55,17 @@ class JoinService:
         enrolment: Enrolment,
         *,
         certificate_days: float,
+        broker_port: int = 0,
         counters: Counter[str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._site = site
         self._enrolment = enrolment
         self._days = certificate_days
+        self._broker_port = broker_port
         self._clock = clock
-        self._open: Counter[str] = Counter()
         self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._places: dict[asyncio.StreamWriter, str] = {}
         self._server: asyncio.Server | None = None
         self._lines = TokenBucket(MOST_LINES, LINES_PER_S)
         self.counters = counters if counters is not None else Counter()
@@ -85,8 +86,8 @@ class JoinService:
                 backlog=MAX_CONNECTIONS,
             )
         except OSError as exc:
-            hint = "choose another port with --join-port, and create new invitations"
-            why = exc.strerror or str(exc)
+            other = "choose another port with --join-port, and create new invitations"
+            hint, why = listen_hint(listen, other), exc.strerror or str(exc)
             raise ListenError("join service", f"port {port}", why, hint) from exc
         bound = int(self._server.sockets[0].getsockname()[1])
         hosts = lan_addresses() if is_wildcard(listen) else [listen]
@@ -106,16 +107,10 @@ class JoinService:
             await asyncio.wait(self._serving, timeout=1.0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = writer.get_extra_info("peername")
-        address = counted_as(str(peer[0])) if peer else "unknown"
-        if self._open.total() >= MAX_CONNECTIONS or self._open[address] >= MAX_OF_ADDRESS:
-            self.counters["join_crowded"] += 1
-            writer.transport.abort()
-            return
+        address = take_place(self._places, writer, MAX_CONNECTIONS)
         task = asyncio.current_task()
         assert task is not None
         self._serving[task] = writer
-        self._open[address] += 1
         try:
             async with asyncio.timeout(DEADLINE_S):
                 # Counted before the handshake, or who stops in it would not be. Nothing was
@@ -133,9 +128,7 @@ class JoinService:
             _log.exception("a request to join could not be handled")
         finally:
             del self._serving[task]
-            self._open[address] -= 1
-            if not self._open[address]:
-                del self._open[address]
+            self._places.pop(writer, None)
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, leaf: bytes, address: str) -> JoinAnswer:
@@ -156,6 +149,8 @@ class JoinService:
             return self._refuse(decision, who, address)
         if decision == "wait":
             self.counters["join_pending"] += 1
+            if not self._lines.take(time.monotonic()):
+                return JoinAnswer()
             code = code_of(self._site.authority.der, request.public)
             _log.warning(
                 "%s at %s wants to join with code %s; compare it with the code on the device, "
@@ -188,6 +183,7 @@ class JoinService:
             certificate=held.der,
             name=self._enrolment.name_of(ident),
             services=self.places,
+            broker_port=self._broker_port,
             crl=crl if len(crl) <= MAX_CRL_BYTES else b"",
             now_s=now,
         )

@@ -17,7 +17,7 @@ from fedagent_coordinator.config import DEFAULT_PAGE_PORT, PageAddress
 from fedagent_coordinator.errors import ListenError
 from fedagent_coordinator.picture.status_files import Page, read_page, write_page
 from fedagent_node.address import TlsFiles, at_port, bracketed
-from fedagent_node.network import lan_addresses
+from fedagent_node.network import lan_addresses, listen_hint
 from fedagent_protocol.extras import how_to_add
 
 from .certificate import own_certificate
@@ -159,17 +159,14 @@ def _listen(place: PageAddress, last: int) -> Door:
             found.close()
             if port == wanted[-1]:
                 why = error.strerror or str(error)
-                raise ListenError(
-                    "live page", at_port(place.host, port), why, _hint(error)
-                ) from error
+                hint = listen_hint(place.host, _hint(error))
+                raise ListenError("live page", at_port(place.host, port), why, hint) from error
         else:
             return found
     raise AssertionError
 
 
 def _hint(error: OSError) -> str:
-    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-        return f"name an address of this machine ({', '.join(lan_addresses()) or '127.0.0.1'})"
     if error.errno == errno.EACCES:
         return "ports below 1024 need extra privileges; choose a higher one"
     return "choose another port with --web, or stop the program that uses it"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from fedagent_node.effects import (
+    CLONED,
     EVERYBODY,
     ContentLost,
     Effect,
@@ -46,7 +47,6 @@ from .effects import (
 from .evaluation import RETURN_S, Evaluations
 from .exchange import Exchange
 from .rounds import Rounds
-from .sessions import CLONED
 from .upstream import Upstream
 
 SEARCH_S = 5.0
@@ -170,7 +170,7 @@ class EdgeCore:
         if isinstance(message, m.Gone):
             effects += self._gone(agent, now)
             return
-        if agent in self.sessions.left_out:
+        if self.sessions.is_left_out(agent, now):
             raise Ignored("cloned")
         session, joined = self.sessions.hear(agent, now)
         if session is None:
@@ -221,7 +221,7 @@ class EdgeCore:
 
     def _taken_over(self, event: TakenOver, now: float) -> list[Effect]:
         self.counters["taken_over"] += 1
-        if not self.sessions.is_cloned(event.sender, now):
+        if not self.sessions.is_cloned(event.sender, now, sure=event.sure):
             return []
         self.upstream.changed(now)
         return [Warn(event.sender, CLONED, once=True), *self._lost(event.sender, now)]

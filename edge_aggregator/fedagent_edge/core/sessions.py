@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec.structs import replace
 
+from fedagent_node.effects import CLONED
 from fedagent_protocol.columns import Columns, claim_column, claims_in, pack
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import (
@@ -45,10 +46,8 @@ MAX_ROWS_BYTES = 600_000
 FLAPS = 5
 """A link that breaks takes its own place once; two devices take each other's for ever."""
 WITHIN_S = 120.0
-CLONED = (
-    "cloned: two devices have its key; revoke the key, or stop one of the devices and restart "
-    "the edge"
-)
+LEFT_OUT_S = 3 * LONGEST_PERIOD_S
+"""So long both are left out after the last sign of two: three of the longest heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class AgentSession:
     """It did not answer when its connection had broken: it is chosen for nothing new."""
     flaps: deque[float] = field(default_factory=lambda: deque(maxlen=FLAPS))
     """When it came while it was connected."""
-    cloned: bool = False
+    cloned_at: float | None = None  # when there were two last; None: there is one
     crl_at: float = -math.inf  # when it was sent the list of the revoked
     asked_at: float = -math.inf  # when it was asked whether it is here
     up: Pace = field(default_factory=Pace)  # what its updates have shown of its link
@@ -83,7 +82,7 @@ class AgentSession:
     def reason(self) -> str:
         """Why it does not take part, in words; empty if it does."""
         if self.context is None or self.context.available:
-            return CLONED if self.cloned else ""
+            return f"cloned: {CLONED}" if self.cloned_at is not None else ""
         return safe_text(self.context.reason) or "the device is not ready to train"
 
     @property
@@ -113,8 +112,6 @@ class AgentSessions:
     """
 
     epoch: str
-    left_out: set[str] = field(default_factory=set)
-    """Identities that two devices have; for good."""
     _by_id: dict[str, AgentSession] = field(default_factory=dict)
     _index: dict[str, int] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
@@ -162,16 +159,33 @@ class AgentSessions:
         self._changed[agent] = None
         return True
 
-    def is_cloned(self, agent: str, now: float) -> bool:
-        """Take in that an agent came while it was connected; True if it is left out from now on."""
+    def is_left_out(self, agent: str, now: float) -> bool:
+        """Return whether two devices have its identity, or had until lately."""
         session = self._by_id.get(agent)
-        if session is None or agent in self.left_out:
+        if session is None or session.cloned_at is None:
+            return False
+        if now < session.cloned_at + LEFT_OUT_S:
+            return True
+        session.cloned_at = None
+        self._changed[agent] = None
+        return False
+
+    def is_cloned(self, agent: str, now: float, *, sure: bool) -> bool:
+        """Take in that an agent came while it was connected; True if it is left out from now on.
+
+        It is `sure` where two processes of it spoke in turn.
+        """
+        session = self._by_id.get(agent)
+        if session is None:
+            return False
+        if session.cloned_at is not None:
+            session.cloned_at = now
             return False
         session.flaps.append(now)
-        if len(session.flaps) < FLAPS or now - session.flaps[0] > WITHIN_S:
+        often = len(session.flaps) == FLAPS and now - session.flaps[0] <= WITHIN_S
+        if not (often or sure):
             return False
-        self.left_out.add(agent)
-        session.cloned, session.context, session.present = True, None, False
+        session.cloned_at, session.context, session.present = now, None, False
         self._changed[agent] = None
         return True
 

@@ -16,13 +16,14 @@ from msgspec import structs
 
 from fedagent_node.address import BrokerAddress, is_loopback, is_wildcard
 from fedagent_node.data_dir import store_port, stored_port
-from fedagent_node.discovery.advert import LOOPBACK, reach
+from fedagent_node.discovery.advert import reach
 from fedagent_node.errors import COVER, BrokerStartError, LinkError, SettingError
 from fedagent_node.network import (
     Backoff,
     bindable,
     free_port,
     lan_addresses,
+    listen_hint,
     owns_port,
 )
 from fedagent_protocol.errors import safe_text
@@ -92,12 +93,8 @@ class Broker:
 
     async def start(self) -> BrokerAddress:
         """Start the broker and wait until it answers; the stored port is tried first."""
-        if not bindable(self.spec.listen, 0):
-            own = ", ".join((LOOPBACK, *lan_addresses()))
-            raise LinkError(
-                f"{self.spec.listen} is not an address of this machine; listen on {own}, or on "
-                "0.0.0.0 for all of them"
-            )
+        if elsewhere := listen_hint(self.spec.listen, ""):
+            raise LinkError(elsewhere)
         self._port = self._choose_port(first=True)
         try:
             await self._launch()

@@ -33,6 +33,7 @@ STOP_S = 1.5
 FOLLOW_S = 20.0
 """How often cables, Wi-Fi and DHCP are looked at."""
 HINT = "give the address instead: --edge HOST:PORT or --coordinator HOST:PORT"
+NO_NETWORK = "no network card has an IPv4 address, so that other machines find nobody here"
 
 
 async def answers_there(advert: Advert) -> str:
@@ -69,6 +70,8 @@ class Discovery:
         self._following: asyncio.Task[None] | None = None
         self._again = False
         """Whether something failed, as it does while a card comes up."""
+        self._hidden = ""
+        """Why our broker is announced on no network, as it was logged."""
         self._gone = False
         """Whether our broker's own address went away, and that was logged."""
 
@@ -129,17 +132,20 @@ class Discovery:
         assert self._advertised is not None
         advert, listen = self._advertised
         lan = [] if self._scope == "loopback" else lan_addresses()
-        if listen is not None:
-            where = reach(listen, lan)
-            if not where.hosts:
-                _log.warning(
-                    "%s: the broker on %s is not announced, because it listens on IPv6 only; "
-                    "listen on IPv4, or %s",
-                    *(advert.id, listen, HINT),
-                )
-                return
-        else:
+        if listen is None:
             where = Reach((), (LOOPBACK,) if is_loopback(advert.address.host) else (*lan, LOOPBACK))
+        else:
+            where = reach(listen, lan)
+        hidden = ""
+        if listen is not None and not where.hosts:
+            hidden = f"is not announced, because it listens on IPv6 only: {listen}"
+        elif listen is not None and is_wildcard(listen) and self._scope == "lan" and not lan:
+            hidden = f"is announced on this machine only: {NO_NETWORK}"
+        if hidden and hidden != self._hidden:
+            _log.warning("%s: the broker %s; %s", advert.id, hidden, HINT)
+        self._hidden = hidden
+        if listen is not None and not where.hosts:
+            return
         announced_on = (LOOPBACK,) if self._scope == "loopback" else where.announced_on
         known = announced_on == self._announced_on
         if not known:

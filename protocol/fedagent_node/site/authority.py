@@ -24,7 +24,8 @@ from fedagent_protocol.signed import identity_of
 KEY_FILE = "authority.key"
 CA_FILE = "ca.pem"
 DAYS = 30.0
-_CA_DAYS = 3650.0
+_ALWAYS = 0.0, 253_402_300_799.0
+"""1970 to 9999: no clock ends an authority, which cannot be replaced (RFC 5280, 4.1.2.5)."""
 _DAY_S = 86_400.0
 _EARLY_S = 3600.0
 """How much earlier a certificate begins: others' clocks are not ours."""
@@ -42,11 +43,9 @@ class Authority:
     _key: Ed25519PrivateKey = field(repr=False, compare=False)
 
     @classmethod
-    def create(cls, folder: Path, site: str, *, now: float | None = None) -> Self:
+    def create(cls, folder: Path, site: str) -> Self:
         """Make an authority and keep it in a folder; its key is readable by the owner alone."""
         key = Ed25519PrivateKey.generate()
-        # Begun early: of a coordinator whose clock is set later, nobody should think it invalid.
-        begin = (time.time() if now is None else now) - _DAY_S
         name = x509.Name(
             [
                 x509.NameAttribute(NameOID.ORGANIZATION_NAME, site),
@@ -54,7 +53,7 @@ class Authority:
             ]
         )
         made = (
-            _builder(key.public_key(), name, name, begin, begin + _CA_DAYS * _DAY_S)
+            _builder(key.public_key(), name, name, *_ALWAYS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(ca=True), critical=True)
             .sign(key, None)
@@ -146,10 +145,8 @@ class Authority:
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(authority.subject)
-            # As old as the authority: a device whose clock is late must not think it invalid.
+            # It holds until the next one comes, by whatever clock: an edge that is cut off goes on.
             .last_update(authority.not_valid_before_utc)
-            # It holds until the next one comes, as long as the authority: an edge that is cut off
-            # goes on, and a coordinator whose clock is late makes none that has ended.
             .next_update(authority.not_valid_after_utc)
             .add_extension(x509.CRLNumber(number), critical=False)
             # Not critical: OpenSSL goes by the serials.

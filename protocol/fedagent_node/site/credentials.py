@@ -34,12 +34,14 @@ MAX_PLACES = 16
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
     """Where a role joined; `services` are addresses of join services, `fingerprint` the CA's.
 
-    `ahead_s` is by how much its clock was ahead of the coordinator's at the last answer.
+    The coordinator's broker is at `broker_port` of their hosts. `ahead_s` is by how much our clock
+    was ahead of the coordinator's at the last answer.
     """
 
     site: Annotated[str, Meta(max_length=64)]
     fingerprint: Annotated[str, Meta(max_length=64)]
     services: Annotated[tuple[str, ...], Meta(max_length=MAX_PLACES)] = ()
+    broker_port: Annotated[int, Meta(ge=0, lt=65536)] = 0
     name: Annotated[str, Meta(max_length=64)] = ""
     ahead_s: float = 0.0
 
@@ -73,12 +75,6 @@ class Credentials:
         now = time.time() if now is None else now
         known = abs(self.ahead_s) <= CLOCK_S and self.certificate.not_before <= now
         return now if known else None
-
-    @property
-    def due(self) -> bool:
-        """Whether to ask for the next certificate; by a wrong clock the coordinator knows it."""
-        now = self.judged_time()
-        return now is None or not self.certificate.serves(now)
 
 
 def load_credentials(data_dir: Path) -> Credentials | None:

@@ -222,15 +222,7 @@ async def join_first(
         invited = given.fingerprint.hex() if isinstance(given, Invitation) else ""
         if invited not in ("", fingerprint(credentials.ca_der)):
             raise JoinError("elsewhere")
-        if time.time() < credentials.certificate.not_after:
-            return  # while it holds, it is renewed beside the work
-        try:
-            await renew(shell.directory, identity)
-        except JoinUnreachableError as error:
-            _log.warning(
-                "%s: the certificate has expired and is not renewed yet: %s", shell.id, error
-            )
-        return
+        return  # it is renewed beside the work
     if config.tls is not None or not (given or must):
         return
     joiner = Joiner(shell, identity, role, config, name=name)
@@ -303,6 +295,7 @@ def _store(
         site=admitted.certificate.site,
         fingerprint=fingerprint(admitted.ca_der),
         services=tuple(dict.fromkeys(places))[:MAX_PLACES],
+        broker_port=answer.broker_port,
         name=safe_text(answer.name, limit=64),
         ahead_s=time.time() - answer.now_s,
     )

@@ -84,7 +84,8 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
 class JoinAnswer(Struct, frozen=True, kw_only=True):
     """A certificate, or why there is none (`Refusal`); neither means to wait for a person.
 
-    `name` is the enrolled one, `services` are addresses of join services, `crl` is the list of the
+    `name` is the enrolled one, `services` are addresses of join services, `broker_port` is that of
+    the coordinator's own broker on the same hosts; 0: it has none. `crl` is the list of the
     revoked, PEM; empty where it is long. `now_s` is what the coordinator's clock shows.
     """
 
@@ -92,6 +93,7 @@ class JoinAnswer(Struct, frozen=True, kw_only=True):
     certificate: Annotated[bytes, Meta(max_length=MAX_DER_BYTES)] = b""
     name: Name = ""
     services: Places = ()
+    broker_port: Annotated[int, Meta(ge=0, lt=65536)] = 0
     crl: Annotated[bytes, Meta(max_length=MAX_CRL_BYTES)] = b""
     now_s: float = 0.0
 

@@ -9,6 +9,7 @@ import logging
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,11 @@ NO_CHECK_TIME = 0x200000
 LOOK_S = 60.0
 """How often it is looked whether to renew: clocks are set, and laptops sleep."""
 SELDOM_S = 6 * 3600.0
-"""How often it is asked at least while there is no next certificate, or the clock is wrong."""
+"""How often it is asked at least while there is no answer."""
+START_S = 5.0
+"""Within this it is asked first: after power returns, not all at once."""
+MOST_ANSWERS, WITHIN_S = 3, 3600.0
+"""However clocks are set, it is asked no more often than that."""
 _REFUSALS = {
     "expired": Refusal.EXPIRED,
     "not_yet": Refusal.EXPIRED,
@@ -61,6 +66,9 @@ class Membership:
         self._data_dir = data_dir
         self.credentials = credentials
         self.list = credentials.revocations()
+        self._answered: tuple[float, float] | None = None
+        """What the coordinator's clock showed at its last answer, and ours that nobody sets."""
+        self._doubted = credentials.certificate.role != "coordinator"
         self.asked: Callable[[str], bool] = lambda _link: False
         """Says whether only members can be on a link; for the gate."""
         self.on_change: Callable[[frozenset[str]], Awaitable[None]] = _nothing
@@ -87,10 +95,34 @@ class Membership:
         """Return a context that shows our certificate and checks the other's, but for its id."""
         context = self.files.loaded(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
-        if self.credentials.judged_time() is None:
-            # As of a board without a battery, which begins in 1970: the rest is checked.
+        now = self.now()
+        if now is None or abs(time.time() - now) > CLOCK_S:
+            # OpenSSL knows this machine's clock only. The rest is checked, and the times by `read`.
             context.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
         return context
+
+    def now(self) -> float | None:
+        """Return the coordinator's time, by which certificates are judged; None: it is not known.
+
+        It is what the coordinator answered, whoever sets our clock since; before that what our
+        clock shows, unless it is seen to be wrong.
+        """
+        if self._answered is None:
+            return self.credentials.judged_time()
+        shown, then = self._answered
+        return shown + time.monotonic() - then
+
+    def doubt(self) -> None:
+        """Ask for the coordinator's time again: by ours somebody's certificate or word ended."""
+        self._doubted = self.credentials.certificate.role != "coordinator"
+
+    @property
+    def _wanted(self) -> bool:
+        """Whether to ask for the next certificate, or for the time."""
+        now, held = self.now(), self.credentials
+        if self._answered is not None and abs(time.time() - held.ahead_s - (now or 0)) > CLOCK_S:
+            self.doubt()  # our clock was set
+        return self._doubted or now is None or not held.certificate.serves(now)
 
     def towards(
         self,
@@ -111,10 +143,11 @@ class Membership:
 
     def read(self, der: bytes) -> Certificate:
         """Return a certificate that is valid now; `EnvelopeError` with the reason if it is not."""
-        own = self.credentials
         try:
-            found = read_certificate(der, own.ca_der, now=own.judged_time())
+            found = read_certificate(der, self.credentials.ca_der, now=self.now())
         except CertificateError as exc:
+            if exc.reason in ("expired", "not_yet"):
+                self.doubt()
             raise EnvelopeError(_REFUSALS.get(exc.reason, Refusal.NO_CERTIFICATE)) from exc
         if self.list.has(found):
             raise EnvelopeError(Refusal.REVOKED)
@@ -154,46 +187,54 @@ class Membership:
     # ------------------------------------------------------------------ renewal
 
     async def keep(self, renew: Renew) -> None:
-        """Renew the certificate at two thirds of its life, for ever.
-
-        By a wrong clock only the coordinator knows when that is: it is asked ever more seldom.
-        """
-        pauses, pause_s, told = Backoff(), 0.0, False
+        """Renew the certificate at two thirds of its life, for ever, and learn the site's time."""
+        pauses, answers, told = Backoff(), deque[float](maxlen=MOST_ANSWERS), False
+        await asyncio.sleep(Backoff(START_S).next())
         while True:
             own = self.credentials.certificate
             share_s = (own.not_after - own.not_before) / 20
             pauses.first_s, pauses.cap_s = min(LOOK_S, share_s), min(SELDOM_S, share_s)
+            within_s, pause_s, now = min(WITHIN_S, share_s), 0.0, time.monotonic()
+            if self._wanted and (len(answers) < MOST_ANSWERS or now - answers[0] >= within_s):
+                pause_s = pauses.next()
+                try:
+                    await renew()
+                except FedagentError as exc:
+                    if pauses.attempt == 1 and not own.serves(self.now() or 0.0):
+                        left = max(0.0, own.not_after - time.time()) / 86_400
+                        _log.warning(
+                            "the certificate is not renewed yet: %s; it is valid for %.1f more "
+                            "days; trying again",
+                            *(exc, left),
+                        )
+                else:
+                    pauses.reset()
+                    pause_s = 0.0
+                    answers.append(now)
+                    told = await self._renewed(own, told=told)
             await asyncio.sleep(pause_s)
             await in_step(pauses.first_s)
-            if not self.credentials.due:
-                pauses.reset()
-                pause_s, told = 0.0, False
-                continue
-            first, pause_s = pauses.attempt == 0, pauses.next()
-            try:
-                await renew()
-            except FedagentError as exc:
-                if first:
-                    left = max(0.0, own.not_after - time.time()) / 86_400
-                    _log.warning(
-                        "the certificate is not renewed yet: %s; it is valid for %.1f more "
-                        "days; trying again",
-                        *(exc, left),
-                    )
-                continue
-            self.reload()
-            held = self.credentials
-            if abs(held.ahead_s) > CLOCK_S and not told:
-                told = True
-                _log.warning(
-                    "this machine's clock is %.1f days %s the coordinator's: set it "
-                    "(timedatectl set-ntp true); until then no validity times are checked",
-                    *(abs(held.ahead_s) / 86_400, "ahead of" if held.ahead_s > 0 else "behind"),
-                )
-            if (now := held.certificate) != own:
-                until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now.not_after))
-                _log.info("the certificate was renewed and is valid until %s", until)
-                await self.on_change(frozenset())
+
+    async def _renewed(self, before: Certificate, *, told: bool) -> bool:
+        """Take what was answered; return whether it is said that our clock is wrong."""
+        self.reload()
+        self._doubted, held = False, self.credentials
+        ahead_s, now = held.ahead_s, held.certificate
+        if now.role != "coordinator":
+            self._answered = time.time() - ahead_s, time.monotonic()
+        wrong = abs(ahead_s) > CLOCK_S
+        if wrong and not told:
+            _log.warning(
+                "this machine's clock is %.1f days %s the coordinator's: set it (timedatectl "
+                "set-ntp true)%s",
+                *(abs(ahead_s) / 86_400, "ahead of" if ahead_s > 0 else "behind"),
+                "; until then its broker takes nobody in" if now.role == "edge" else "",
+            )
+        if now != before:
+            until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now.not_after))
+            _log.info("the certificate was renewed and is valid until %s", until)
+            await self.on_change(frozenset())
+        return wrong
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections import Counter
 
 from fedagent_node.address import at_port
 from fedagent_node.discovery.advert import LOOPBACK, Advert, Role
-from fedagent_node.discovery.announcing import Discovery
+from fedagent_node.discovery.announcing import HINT, NO_NETWORK, Discovery
 from fedagent_node.discovery.watch import MAX_HOSTS
 from fedagent_node.network import MDNS_GROUP, lan_addresses, multicast_socket, refusal
 
@@ -31,8 +31,9 @@ def mdns() -> Finding:
             "give addresses with --edge and --coordinator"
         )
         return odd(f"multicast does not work {', '.join(deaf)}", hint)
-    networks = ", ".join(addresses[:-1]) or "loopback only"
-    return fine(f"multicast to {MDNS_GROUP} works on {networks}")
+    if not addresses[1:]:
+        return odd(f"multicast to {MDNS_GROUP} works on loopback only: {NO_NETWORK}", HINT)
+    return fine(f"multicast to {MDNS_GROUP} works on {', '.join(addresses[:-1])}")
 
 
 def _hears(address: str) -> str:

@@ -21,6 +21,7 @@ from fedagent_coordinator.errors import StoreDamagedError, UnknownRoundError
 from fedagent_coordinator.picture.devices import DeviceCard, devices_of
 from fedagent_coordinator.picture.totals import contexts_of
 from fedagent_coordinator.site.enrolment import DATABASE, Enrolment, Member, OpenInvitation
+from fedagent_node.site.certificates import CLOCK_S
 from fedagent_protocol.errors import credits_text
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
@@ -152,8 +153,10 @@ def _state(one: Member) -> str:
         return f"waiting, code {one.code}"
     if one.state != "joined" or one.not_after_s is None:
         return one.state
-    days = (one.not_after_s - time.time()) / DAY
-    return "expired" if days < 0 else f"joined, {days:.0f} days"
+    days, way = (one.not_after_s - time.time()) / DAY, "ahead" if one.ahead_s > 0 else "behind"
+    clock = f", clock {abs(one.ahead_s) / DAY:.1f} days {way}"
+    told = clock if abs(one.ahead_s) > CLOCK_S else ""
+    return ("expired" if days < 0 else f"joined, {days:.0f} days") + told
 
 
 def _cells(
