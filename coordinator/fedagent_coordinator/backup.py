@@ -192,20 +192,24 @@ def _lost(former: Path, about: Backup) -> tuple[int, str]:
 
 
 def _keep_site(former: Path | None, part: Path) -> None:
-    """Go on from the former members and from who was revoked before."""
+    """Go on with who belonged to the site before, and who was revoked there or in the copy."""
     known = former is not None and _members_of(former)[0]
-    if not known and not (part / SITE_DATABASE).exists():
+    if former is None or not known:
+        if (part / SITE_DATABASE).exists():
+            with Enrolment(part) as site:
+                site.skip_lists()
         return
+    authorities = [folder / FOLDER / CA_FILE for folder in (former, part)]
+    same = len({one.read_bytes() if one.exists() else b"" for one in authorities}) == 1
+    with Enrolment(former) as before, Enrolment(part) as copy:
+        later = same and before.asked_s() >= copy.asked_s()
+        gone = copy.revoked() if later else before.revoked()
+    if later:
+        _copy_database(former / SITE_DATABASE, part / SITE_DATABASE)
     with Enrolment(part) as site:
-        if former is None or not known:
-            site.inherit(None, same_site=False)
-            return
-        authorities = {
-            path.read_bytes() if (path := folder / FOLDER / CA_FILE).exists() else b""
-            for folder in (former, part)
-        }
-        with Enrolment(former) as before:
-            site.inherit(before, same_site=len(authorities) == 1)
+        site.learn(gone, now=time.time())
+        if not same:
+            site.skip_lists()
 
 
 def _members_of(folder: Path) -> tuple[bool, str]:

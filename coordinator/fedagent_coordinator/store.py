@@ -42,7 +42,7 @@ from fedagent_coordinator.run_settings import (
 )
 from fedagent_coordinator.runs import HeldOutSet, OpenedRun, held_out, lost_model, open_run
 from fedagent_coordinator.site.standing import learn_list
-from fedagent_node.blobs import BlobMissingError, BlobStore
+from fedagent_node.blobs import BlobStore
 from fedagent_node.data_dir import Identity, write_private
 from fedagent_node.driver import Job
 from fedagent_node.effects import FinishModel, Input, Mark, ModelFinished, RunJob, Write, WriteModel
@@ -277,7 +277,7 @@ class RunStore:
     def _piece(self, digest: str, start: int, nbytes: int) -> bytes:
         try:
             return self.blobs.read(digest, start, nbytes)
-        except BlobMissingError as error:
+        except DigestError as error:
             raise lost_model(digest, "missing") from error
 
     # ------------------------------------------------------------ disk effects
@@ -414,7 +414,7 @@ class RunStore:
     def _finish_model(self, model: FinishModel) -> ModelFinished:
         try:
             self.blobs.finish_part(model.digest, durable=False)
-        except (DigestError, BlobMissingError) as error:
+        except DigestError as error:
             return ModelFinished(model.digest, model.size, str(error))
         return ModelFinished(model.digest, model.size)
 
@@ -423,6 +423,6 @@ class RunStore:
     ) -> fx.HeldOutEvaluated:
         metrics: Mapping[str, float] = {}
         if held_out_set is not None:
-            with suppress(ProtocolError, BlobMissingError):
+            with suppress(ProtocolError):
                 metrics = held_out_set.evaluate(self.blobs.get(effect.digest)).metrics()
         return fx.HeldOutEvaluated(effect.round, effect.digest, metrics)

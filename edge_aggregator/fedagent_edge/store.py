@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from fedagent_node.blobs import BlobMissingError, BlobStore
+from fedagent_node.blobs import BlobStore
 from fedagent_node.driver import Job
 from fedagent_node.effects import (
     ContentLost,
@@ -83,7 +83,7 @@ KEPT_PIECES = 8
 """Pieces of models that are kept in memory, of up to 256 KiB each."""
 KEPT_MODELS = 3
 """The last that the edge held."""
-_LOST = (DigestError, BlobMissingError, OSError)
+_LOST = (DigestError, OSError)
 """What reading a model raises that is of no more use; a failing disk answers with `OSError`."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -175,7 +175,7 @@ class EdgeStore:
             if memory.model:
                 self._model(memory.model)
                 self._hold(memory)
-        except (DigestError, BlobMissingError):
+        except DigestError:
             self._counters["model_lost"] += 1
             memory.model, memory.model_bytes = "", 0
         except OSError as error:
@@ -446,7 +446,7 @@ class EdgeStore:
                 # It goes to the journal, with the memory that names it.
                 self._small[finish.digest] = data
                 self._models.drop(finish.digest)
-        except (ProtocolError, BlobMissingError) as error:
+        except ProtocolError as error:
             refused = str(error)
         except OSError as error:
             return _failed(error, digest=finish.digest)

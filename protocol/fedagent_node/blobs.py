@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from fedagent_protocol.errors import DigestError, OversizeError
 
 from .data_dir import sync_folder
-from .errors import LinkError
 
 if TYPE_CHECKING:
     # Not at run time: an agent has no need of numpy.
@@ -24,14 +23,6 @@ if TYPE_CHECKING:
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PART = ".part"
 _NEW = ".new"
-
-
-class BlobMissingError(LinkError):
-    """Raised when no blob, or no part of one, has this digest."""
-
-    template = "there is no blob {digest:.12}"
-
-    digest: str
 
 
 class BlobStore:
@@ -50,9 +41,9 @@ class BlobStore:
                 path.unlink()
 
     def path(self, digest: str) -> Path:
-        """Return where a blob is, or would be; `BlobMissingError` if it is no digest."""
+        """Return where a blob is, or would be; `DigestError` if it is no digest."""
         if not _DIGEST.fullmatch(digest):
-            raise BlobMissingError(digest)
+            raise DigestError(digest, "no file")
         return self._any.with_name(digest)
 
     def put(self, data: "Buffer", *, durable: bool = True) -> str:
@@ -107,8 +98,7 @@ class BlobStore:
         """Make a complete part a blob, which waits for `sync` if it is not yet durable.
 
         Raises:
-            BlobMissingError: No piece of it was written.
-            DigestError: It hashes to something else; the part is gone.
+            DigestError: No piece of it was written, or it hashes to something else and is gone.
         """
         part = self.path(digest).with_suffix(_PART)
         try:
@@ -116,7 +106,7 @@ class BlobStore:
         except FileNotFoundError as error:
             if self.has(digest):
                 return
-            raise BlobMissingError(digest) from error
+            raise DigestError(digest, "no file") from error
         with file:
             actual = hashlib.file_digest(file, "sha256").hexdigest()
             if durable and actual == digest:
@@ -140,9 +130,8 @@ class BlobStore:
         """Return a blob, checked.
 
         Raises:
-            BlobMissingError: There is none.
-            DigestError: The file has changed on disk; it is removed, so that the
-                blob can be fetched again.
+            DigestError: There is none, or it has changed on disk and is removed, so that it can be
+                fetched again.
         """
         path = self.path(digest)
         with _found(digest):
@@ -197,4 +186,4 @@ def _found(digest: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise BlobMissingError(digest) from error
+        raise DigestError(digest, "no file") from error

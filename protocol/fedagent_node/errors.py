@@ -48,14 +48,6 @@ class NotEnrolledError(LinkError):
     address: str
 
 
-class SubscribeRefusedError(LinkError):
-    """Raised when the broker refuses topic filters."""
-
-    template = "the broker refused the subscription to {filters}"
-
-    filters: tuple[str, ...]
-
-
 class BrokerStartError(LinkError):
     """Raised when a private broker does not come up."""
 

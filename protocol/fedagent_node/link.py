@@ -25,7 +25,7 @@ from fedagent_node.site.membership import Towards, named
 from fedagent_protocol.errors import safe_text
 
 from .address import BrokerAddress, with_hint
-from .errors import LinkError, SubscribeRefusedError, connect_reason, tls_refusal
+from .errors import LinkError, connect_reason, tls_refusal
 from .network import Backoff, Cover, connected
 from .paho_client import Client
 
@@ -229,7 +229,7 @@ class Link:
     def subscribe(self, *filters: str) -> "asyncio.Future[None]":
         """Subscribe now and after every reconnect; the future ends at SUBACK.
 
-        It raises `SubscribeRefusedError` where the broker refuses; `stop` cancels it.
+        It raises `LinkError` where the broker refuses; `stop` cancels it.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A refusal is logged here: nobody has to look.
@@ -479,10 +479,11 @@ class Link:
         refused = tuple(each for each, code in zip(filters, codes, strict=False) if code.is_failure)
         if refused:
             self.counters["subscribe_refused"] += len(refused)
-            _log.error("%s: %s", self.client_id, SubscribeRefusedError(refused))
+            error = LinkError(f"the broker refused the subscription to {', '.join(refused)}")
+            _log.error("%s: %s", self.client_id, error)
         for each in refused:
             if each in self._wanted and not self._wanted[each].done():
-                self._wanted[each].set_exception(SubscribeRefusedError(refused))
+                self._wanted[each].set_exception(error)
         for future in waiting:
             if not future.done():
                 future.set_result(None)

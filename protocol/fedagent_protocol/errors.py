@@ -115,7 +115,7 @@ class ManifestError(_DetailError):
 class DigestError(ProtocolError):
     """Raised when content does not hash to the digest it was announced by."""
 
-    template = "expected {expected:.12}, the content hashes to {actual:.12}"
+    template = "expected {expected:.12}, found {actual:.12}"
     reason = "digest_mismatch"
 
     expected: str

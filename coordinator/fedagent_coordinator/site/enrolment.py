@@ -6,7 +6,7 @@ A database of its own (``site.db``, 0600): the join service and the command line
 import hashlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,47 +233,9 @@ class Enrolment:
                 self._set("revocations", number + 1)
         return fresh
 
-    def inherit(self, former: "Enrolment | None", *, same_site: bool) -> None:
-        """Take over what the data before a restore knows: who was revoked, of one site all else.
-
-        Who is revoked in either stays so. A certificate that is not known here could not be taken
-        back; an invitation that was used must not be used again. Where members are lost, edges may
-        have lists that are not known here: the next number is none of theirs.
-        """
-        numbers = [self.newest_list]
-        with self._writing():
-            if former is not None:
-                numbers.append(former.newest_list)
-                gone, ours = former.revoked_ids(), self.revoked_ids()
-                # Columns: who a certificate is of is its second, a member's state the fourth.
-                held = {
-                    row[0] for row in self._connection.execute("SELECT serial FROM certificates")
-                }
-                self._take(
-                    "certificates",
-                    former,
-                    lambda row: (
-                        (same_site or row[1] in gone) and (row[1] is None or row[0] not in held)
-                    ),
-                )
-                self._take(
-                    "members",
-                    former,
-                    lambda row: (
-                        row[0] in gone or (same_site and row[0] not in ours and row[3] != "pending")
-                    ),
-                )
-                if same_site:
-                    self._take("invitations", former, lambda _: True)
-            self._set("revocations", max(numbers) + (1 if same_site else LISTS_SKIPPED))
-
-    def _take(
-        self, table: str, former: "Enrolment", wanted: Callable[[tuple[Any, ...]], bool]
-    ) -> None:
-        rows = former._connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608, SLF001 - our own words, the same class
-        for row in filter(wanted, rows):
-            places = ", ".join("?" * len(row))
-            self._connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", row)  # noqa: S608 - our own words
+    def skip_lists(self) -> None:
+        """Give the next list of the revoked a number that no edge has seen, after a restore."""
+        self._set("revocations", self.newest_list + LISTS_SKIPPED)
 
     def admit(self, public: bytes, role: Role, name: str, *, now: float) -> None:
         """Let in a key that a person brought here.
@@ -425,12 +387,21 @@ class Enrolment:
             )
 
     def revocations(self) -> tuple[int, frozenset[int]]:
-        """Return the number of the list of revocations, and the serials on it."""
+        """Return the number of the newest list of revocations, and the serials on it."""
         rows = self._connection.execute(
             "SELECT serial FROM certificates LEFT JOIN members USING (id) "
             "WHERE certificates.id IS NULL OR state = 'revoked'"
         )
         return self.newest_list, frozenset(int(serial, 16) for (serial,) in rows)
+
+    def asked_s(self) -> float:
+        """Return when somebody asked last to join or to go on, in seconds since 1970."""
+        return float(self._one("SELECT coalesce(max(asked_s), 0) FROM members")[0])
+
+    def revoked(self) -> RevocationList:
+        """Return the newest list of the revoked."""
+        number, serials = self.revocations()
+        return RevocationList(number, serials, self.revoked_ids())
 
     def agents(self) -> frozenset[str]:
         """Return which agents belong to the site."""

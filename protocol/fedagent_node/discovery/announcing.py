@@ -72,8 +72,6 @@ class Discovery:
         """Whether something failed, as it does while a card comes up."""
         self._hidden = ""
         """Why our broker is announced on no network, as it was logged."""
-        self._gone = False
-        """Whether our broker's own address went away, and that was logged."""
 
     @property
     def available(self) -> bool:
@@ -99,7 +97,7 @@ class Discovery:
         None for one that is shared or not on this machine: its address is given as it is.
         """
         self._advertised = (advert, listen)
-        self._warn_if_gone()
+        self._warn_if_hidden()
         if self.available:
             await self._announce()
 
@@ -136,16 +134,8 @@ class Discovery:
             where = Reach((), (LOOPBACK,) if is_loopback(advert.address.host) else (*lan, LOOPBACK))
         else:
             where = reach(listen, lan)
-        hidden = ""
         if listen is not None and not where.hosts:
-            hidden = f"is not announced, because it listens on IPv6 only: {listen}"
-        elif listen is not None and is_wildcard(listen) and self._scope == "lan" and not lan:
-            hidden = f"is announced on this machine only: {NO_NETWORK}"
-        if hidden and hidden != self._hidden:
-            _log.warning("%s: the broker %s; %s", advert.id, hidden, HINT)
-        self._hidden = hidden
-        if listen is not None and not where.hosts:
-            return
+            return  # of IPv6 nothing is announced
         announced_on = (LOOPBACK,) if self._scope == "loopback" else where.announced_on
         known = announced_on == self._announced_on
         if not known:
@@ -185,7 +175,7 @@ class Discovery:
         """Follow this machine's addresses as they come and go."""
         while True:
             await in_step(FOLLOW_S)
-            self._warn_if_gone()
+            self._warn_if_hidden()
             now, before = self._interfaces(), self._listens_on
             if now == before and not self._again:
                 continue
@@ -213,22 +203,31 @@ class Discovery:
                 self._again = True
                 _log.debug("zeroconf could not switch to %s yet: %s", ", ".join(now), error)
 
-    def _warn_if_gone(self) -> None:
-        """Log once when our broker's own address went away: no other one leads to it."""
-        listen = (self._advertised[1] if self._advertised is not None else None) or ""
-        # Of IPv6 nothing is announced.
-        fixed = listen and not (":" in listen or is_loopback(listen) or is_wildcard(listen))
-        gone = bool(fixed) and not is_own(listen)
-        if gone and not self._gone:
-            _log.warning(
-                "the broker listens on %s, which is no longer an address of this machine: no "
-                "peer can reach it; restore the address, or start again with --listen 0.0.0.0",
-                listen,
-            )
-        self._gone = gone
+    def _warn_if_hidden(self) -> None:
+        """Log once why others find our broker on no network, and again when that changes."""
+        advert, listen = self._advertised or (None, None)
+        hidden = _hidden(listen, beyond=self._scope == "lan") if listen else ""
+        if advert is not None and hidden and hidden != self._hidden:
+            _log.warning("%s: the broker %s", advert.id, hidden)
+        self._hidden = hidden
 
     def _interfaces(self) -> list[str]:
         return [LOOPBACK] if self._scope == "loopback" else [*lan_addresses(), LOOPBACK]
+
+
+def _hidden(listen: str, *, beyond: bool) -> str:
+    """Return why nobody finds a broker that listens there; empty if somebody may."""
+    if ":" in listen and not is_loopback(listen):
+        return f"on {listen} is not announced, because it listens on IPv6 only; {HINT}"
+    if is_wildcard(listen):
+        alone = beyond and not lan_addresses()
+        return f"is announced on this machine only: {NO_NETWORK}; {HINT}" if alone else ""
+    if is_loopback(listen) or is_own(listen):
+        return ""
+    return (
+        f"listens on {listen}, which is no longer an address of this machine: no peer can reach "
+        "it; restore the address, or start again with --listen 0.0.0.0"
+    )
 
 
 async def _cancelled(work: "asyncio.Future[Any] | None") -> None:

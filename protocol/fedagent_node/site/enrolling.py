@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from fedagent_node.data_dir import Identity, write_private
+from fedagent_node.data_dir import Identity
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.effects import Emit
 from fedagent_node.errors import JoinError, JoinUnreachableError, connect_reason
@@ -51,7 +51,6 @@ from .joining import (
 from .reading import read_certificate, read_crl
 
 ASK_S = 10.0
-WAITS_FILE = "joining.json"
 POLL_S = 2.0
 REMIND_S = 60.0
 QUIET_S = 8.0
@@ -59,13 +58,6 @@ QUIET_S = 8.0
 _OTHERS = frozenset({"other_authority", "wrong_site", "malformed", "version"})
 """What somebody else may say: the site that is meant may still answer elsewhere."""
 _log = logging.getLogger(__name__)
-
-
-class Waits(msgspec.Struct, frozen=True):
-    """How far joining has come, kept for the doctor: the code that is shown, or why it ended."""
-
-    code: str = ""
-    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,29 +129,25 @@ class Joiner:
             JoinError: The site does not let us in, for a reason that time does not end.
         """
         backoff = Backoff(first_s=1.0, cap_s=10.0)
-        try:
-            while True:
-                refusals = []
-                for place in tuple(self._places):
-                    try:
-                        answer = await ask(place, self._applicant)
-                    except JoinUnreachableError as error:
-                        self._say(f"{error}; trying again")
-                    except JoinError as error:
-                        if error.reason not in LATER | _OTHERS:
-                            raise
-                        refusals += [error] if error.reason in _OTHERS else []
-                        self._say(f"{place}: {error}; trying again")
-                    else:
-                        if isinstance(answer, Admitted):
-                            return self._keep(answer, place)
-                        await self._show(answer.ca_der)
-                if self._invited and len(refusals) == len(self._places) > 0:
-                    raise refusals[0]
-                await self._pause(POLL_S if self.asked else backoff.next())
-        except JoinError as error:
-            self._note(Waits(refused=error.reason))
-            raise
+        while True:
+            refusals = []
+            for place in tuple(self._places):
+                try:
+                    answer = await ask(place, self._applicant)
+                except JoinUnreachableError as error:
+                    self._say(f"{error}; trying again")
+                except JoinError as error:
+                    if error.reason not in LATER | _OTHERS:
+                        raise
+                    refusals += [error] if error.reason in _OTHERS else []
+                    self._say(f"{place}: {error}; trying again")
+                else:
+                    if isinstance(answer, Admitted):
+                        return self._keep(answer, place)
+                    await self._show(answer.ca_der)
+            if self._invited and len(refusals) == len(self._places) > 0:
+                raise refusals[0]
+            await self._pause(POLL_S if self.asked else backoff.next())
 
     async def _show(self, ca_der: bytes) -> None:
         """Show the code of this key and an authority, again once in a while."""
@@ -171,22 +159,17 @@ class Joiner:
             f"at the coordinator: `fedagent devices accept {code}`",
             again_s=REMIND_S,
         ):
-            self._note(Waits(code=code))
             self._shell.emit(Emit("joining", {"site": site, "code": code}))
 
     def _keep(self, admitted: Admitted, place: str) -> Credentials:
         directory, own = self._shell.directory, self._applicant
         found = _store(directory, own.identity, admitted, (place, *admitted.answer.services))
-        (directory / FOLDER / WAITS_FILE).unlink(missing_ok=True)
         self._shell.emit(Emit("joined", {"site": own.site, "at": place}))
         _log.info(
             "%s: joined site %s as %s, authority %s",
             *(self._shell.id, own.site, own.role, fingerprint(admitted.ca_der)[:16]),
         )
         return found
-
-    def _note(self, waits: Waits) -> None:
-        write_private(self._shell.directory / FOLDER / WAITS_FILE, msgspec.json.encode(waits))
 
     def _say(self, text: str, *, again_s: float = float("inf")) -> bool:
         """Log a line unless it was logged lately; return whether it was."""
@@ -303,14 +286,6 @@ def _store(
         # Before a broker starts: mosquitto reads a list again, but not that there is one.
         store_crl(directory, answer.crl)
     return store_credentials(directory, identity, admitted.certificate, admitted.ca_der, joined)
-
-
-def read_waits(directory: Path) -> Waits | None:
-    """Return how far joining has come; None if it did not begin, or is over."""
-    try:
-        return msgspec.json.decode((directory / FOLDER / WAITS_FILE).read_bytes(), type=Waits)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
 
 
 async def ask(place: str, applicant: Applicant) -> Admitted | Waiting:

@@ -7,16 +7,15 @@ from pathlib import Path
 from fedagent_node.data_dir import IDENTITY_FILE, load_or_create
 from fedagent_node.errors import JoinError, JoinUnreachableError, LinkError
 from fedagent_node.site import FOLDER
+from fedagent_node.site.certificates import CLOCK_S
 from fedagent_node.site.credentials import load_credentials
-from fedagent_node.site.enrolling import ask_again, read_waits
+from fedagent_node.site.enrolling import ask_again
 
 from .checks import Finding, Level, broken, fine, odd
 
 MAX_ROLES = 8
 """Data directories that are looked at."""
 ASK_S = 10.0
-LATE_S = 86_400.0
-"""How long a renewal may be due before somebody hears of it."""
 
 
 def membership(home: Path, *more: Path) -> Finding:
@@ -44,35 +43,17 @@ def _state(folder: Path) -> Finding:
         hint = "delete that folder `site`, and join again with --join"
         return broken(f"{folder.name}: {error.sentence}", hint)
     if held is None:
-        return _not_yet(folder)
-    own, now = held.certificate, time.time()
-    until = time.strftime("%Y-%m-%d", time.gmtime(own.not_after))
-    who = f"{folder.name}: {own.role} of site {own.site}"
-    renew = "start the role where it can reach the coordinator"
-    if held.revocations().has(own):
-        return broken(f"{who}, revoked", JoinError("revoked").hint)
-    if now < own.not_before:
-        hint = "set the clock (timedatectl set-ntp true): until then certificate dates do not count"
-        return odd(f"{who}, certificate not valid yet by this machine's clock", hint)
-    if now >= own.not_after:
-        return odd(f"{who}, certificate expired on {until}", f"{renew}: it is then renewed")
-    if now >= own.renew_at + LATE_S:
-        return odd(f"{who}, certificate until {until}", f"renewal is overdue: {renew}")
-    if own.role not in ("agent", "edge"):
-        return fine(f"{who}, created here")
-    return asyncio.run(_asked(folder, f"{who}, certificate until {until}"))
-
-
-def _not_yet(folder: Path) -> Finding:
-    waits = read_waits(folder)
-    if waits is None:
         hint = "start it with `--join` and an invitation from `fedagent devices invite NAME`"
         return odd(f"{folder.name}: started to join a site but did not finish", hint)
-    if waits.refused:
-        refused = JoinError(waits.refused)
-        return broken(f"{folder.name}: was refused: {refused.words}", refused.hint)
-    hint = f"`fedagent devices accept {waits.code}` at the coordinator, if it shows the same code"
-    return odd(f"{folder.name}: is waiting to be accepted, code {waits.code}", hint)
+    own = held.certificate
+    until = time.strftime("%Y-%m-%d", time.gmtime(own.not_after))
+    who = f"{folder.name}: {own.role} of site {own.site}"
+    if held.revocations().has(own):
+        return broken(f"{who}, revoked", JoinError("revoked").hint)
+    who = f"{who}, certificate until {until}"
+    if own.role not in ("agent", "edge"):
+        return fine(f"{who}, created here")
+    return asyncio.run(_asked(folder, who))
 
 
 async def _asked(folder: Path, who: str) -> Finding:
@@ -80,10 +61,15 @@ async def _asked(folder: Path, who: str) -> Finding:
         return broken(f"{who}; its site files are incomplete", "restore them, or join again")
     try:
         async with asyncio.timeout(ASK_S):
-            place, _ = await ask_again(folder, load_or_create(folder))
+            place, admitted = await ask_again(folder, load_or_create(folder))
     except JoinError as error:
         return broken(f"{who}; {error.words}", error.hint)
     except (JoinUnreachableError, TimeoutError) as error:
         silent = getattr(error, "sentence", "no join service answers")
         return odd(f"{who}; {silent}", JoinUnreachableError.hint)
+    days = (time.time() - admitted.answer.now_s) / 86_400
+    if abs(days) * 86_400 > CLOCK_S:
+        way = "ahead of" if days > 0 else "behind"
+        text = f"{who}, clock {abs(days):.1f} days {way} the coordinator's"
+        return odd(text, "set it: timedatectl set-ntp true")
     return fine(f"{who}, confirmed by {place}")

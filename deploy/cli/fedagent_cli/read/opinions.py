@@ -76,9 +76,9 @@ def agent_named(names: Names, wanted: str) -> str:
     found = [agent for agent, name in names.items() if name == wanted]
     found = found or [agent for agent in names if wanted and agent.startswith(wanted)]
     if len(found) != 1:
-        known = ", ".join(list(names.values())[:10]) or "none"
+        shown = ", ".join(f"{names[one]} ({one[:12]})" for one in (found or list(names))[:10])
         many = "more than one client is" if found else "no client is"
-        raise MissingError(f"{many} {wanted!r}", f"there are: {known}; or give the id")
+        raise MissingError(f"{many} {wanted!r}", f"give the start of an id: {shown or 'none'}")
     return found[0]
 
 

@@ -49,6 +49,7 @@ app = Group(
 )
 app.add_command(devices, "list")
 _ID = re.compile(r"[0-9a-f]{32}")
+WAITS = "is waiting with that code"
 
 
 @app.command(
@@ -129,37 +130,27 @@ def _reached(named: Iterable[str]) -> tuple[str, ...]:
     "accept",
     epilog=options.examples(
         "fedagent devices accept K7QM-2XAF-4TDE",
-        "fedagent devices accept kitchen",
         "fedagent devices accept --all",
     ),
 )
-@click.argument("who", nargs=-1)
+@click.argument("code", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Accept all that wait, whatever code they show.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @options.coordinator_data
 @options.as_json
-def accept(
-    *, who: tuple[str, ...], every: bool, yes: bool, data_dir: Path | None, as_json: bool
-) -> None:
+def accept(*, code: tuple[str, ...], every: bool, data_dir: Path | None, as_json: bool) -> None:
     """Accept a device or an edge that is waiting to join.
 
-    WHO is the code that it shows, or its name. If you give its name, you are asked whether it shows
-    the same code: another code means that the join is being intercepted. --all trusts the network.
+    CODE is what it shows: another one means that the join is being intercepted. --all trusts the
+    network.
     """
-    named = " ".join(who)
-    if every == bool(named):
-        raise UsageError("who is accepted is not clear", "give a code, a name, or --all")
+    shown = read_code(" ".join(code))
+    if every == bool(shown):
+        raise UsageError("who is accepted is not clear", "give the code it shows, or --all")
+    accepted: list[Member] = []
     with opened_enrolment(places.coordinator_dir(data_dir)) as found:
         waiting = [one for one in found.members(now=time.time()) if one.state == "pending"]
         if not every:
-            by_code = [one for one in waiting if one.code == read_code(named)]
-            one = _only(
-                by_code or waiting, "" if by_code else named, "is waiting with that code or name"
-            )
-            if not by_code and not yes:
-                _confirm(one, as_json=as_json)
-            waiting = [one]
-        accepted = []
+            waiting = [_only([one for one in waiting if one.code == shown], "", WAITS)]
         for one in waiting:
             try:
                 found.accept(one.code, one.id, now=time.time())
@@ -220,17 +211,6 @@ def _only(members: list[Member], who: str, does: str) -> Member:
         several = ", ".join(f"{one.id[:12]} ({one.role} at {one.address})" for one in meant)
         raise UsageError(f"more than one {does}: {several}", "give the start of an id")
     return meant[0]
-
-
-def _confirm(one: Member, *, as_json: bool) -> None:
-    if as_json or not sys.stdin.isatty():
-        raise UsageError(
-            f"{one.name or one.id[:12]} shows a code to compare", "give the code, or add --yes"
-        )
-    sys.stdout.write(f"does {one.name or one.id[:12]} show {one.code}? [y/N] ")
-    sys.stdout.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UsageError("not accepted", "another code means that the join is being intercepted")
 
 
 def founded_site(folder: Path) -> tuple[str, bytes]:
