@@ -24,12 +24,9 @@ from fedagent_coordinator.site.enrolment import DATABASE as SITE_DATABASE
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_node.data_dir import (
     LOCK_FILE,
-    STEP,
-    count_start,
     hold_data_dir,
     load_or_create,
     make_private,
-    store_starts,
     sync_folder,
     write_private,
 )
@@ -40,8 +37,6 @@ from fedagent_protocol.signed import ledger_head
 from .errors import HistoryLostError, RefusedError, StoreDamagedError
 
 ABOUT = "backup.json"
-STARTS_SKIPPED = 1000 * STEP
-"""What was sent since a backup was numbered by starts that the backup does not know."""
 _OWN = {LOCK_FILE, MARK, ABOUT}
 _ASIDE = ".before-restore-"
 _PART = ".restoring"
@@ -119,7 +114,6 @@ def restore(backup: Path, folder: Path, *, accept_lost_history: bool = False) ->
             shutil.copytree(backup, part, ignore=shutil.ignore_patterns(ABOUT))
             part.chmod(0o700)
             _keep_site(former, part)
-            store_starts(part, count_start(part) + STARTS_SKIPPED)
             made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.at_ms / 1000))
             with Books(part, identity=load_or_create(part)) as store:
                 if lost:

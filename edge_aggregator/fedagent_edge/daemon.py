@@ -8,7 +8,7 @@ import uuid
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.data_dir import store_port, stored_port
-from fedagent_node.discovery.advert import Advert, in_words
+from fedagent_node.discovery.advert import Advert
 from fedagent_node.effects import EVERYBODY, Connect, Emit, Send, TakeRevocations
 from fedagent_node.errors import LinkError
 from fedagent_node.network import bindable
@@ -169,14 +169,6 @@ class EdgeDaemon:
     def _on_adverts(self, adverts: frozenset[Advert]) -> None:
         """Take in who is on the network, in an order that all edges share."""
         self._adverts = sorted(adverts, key=lambda one: (one.refused, one.id))
-        rivals = [one for one in adverts if not one.refused]
-        if len(rivals) > 1:
-            _log.warning(
-                "site %s has more than one coordinator: %s; this edge serves the one that "
-                "welcomes it first: stop the others, or give them another --site",
-                self._config.site,
-                ", ".join(in_words(rivals)),
-            )
         self._adverts_changed.set()
 
     def _candidates(self, lan: BrokerAddress) -> list[BrokerAddress]:

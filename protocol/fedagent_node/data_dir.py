@@ -171,13 +171,8 @@ def count_start(data_dir: Path) -> int:
     are told apart. Peers that have heard larger numbers say so (`envelope.Gate`).
     """
     starts = kept_number(data_dir / STARTS_FILE) % 2**31 + 1 + secrets.randbelow(STEP)
-    store_starts(data_dir, starts)
-    return starts
-
-
-def store_starts(data_dir: Path, starts: int) -> None:
-    """Keep the number of the newest start of this identity."""
     keep_number(data_dir / STARTS_FILE, starts)
+    return starts
 
 
 Key = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]

@@ -29,7 +29,7 @@ from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import AnyMessage, Chunk, Hello, kind
 
 from .address import BrokerAddress, TlsFiles
-from .data_dir import Identity, count_start, hold_data_dir, load_or_create, store_starts
+from .data_dir import STARTS_FILE, Identity, count_start, hold_data_dir, keep_number, load_or_create
 from .driver import Core, Driver, Jobs, Store
 from .effects import Connect, Emit, Input, LinkDown, LinkUp, Revoked, Send, TakenOver, Warn
 from .envelope import Gate
@@ -148,7 +148,7 @@ class Shell:
             identity,
             starts=count_start(self.directory),
             clock=time.monotonic,
-            keep_starts=functools.partial(store_starts, self.directory),
+            keep_starts=functools.partial(keep_number, self.directory / STARTS_FILE),
             publish=lambda name, topic, payload: (
                 name in self.links and self.links[name].publish(topic, payload)
             ),

@@ -44,12 +44,6 @@ def test_one_address_that_answers_is_enough(places: dict[str, str], level: Level
     assert ("unreachable" in finding.text) is (level is Level.WARN)
 
 
-def test_two_coordinators_of_a_site_are_one_too_many() -> None:
-    other = Advert("coordinator", "bb", "default", BrokerAddress("10.0.0.2", 1), 1)
-    found = network.judged({ADVERT: {"a": ""}, other: {"b": ""}})
-    assert "more than one coordinator at site default" in found.text
-
-
 def test_every_check_of_the_machine_ends_in_one_line_with_a_hint(tmp_path: Path) -> None:
     found = dict(checks.of_machine(tmp_path / "not" / "there", LimitsSettings()))
     assert {"python", "broker", "fsync", "load", "wifi"} <= found.keys()

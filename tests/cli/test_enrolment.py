@@ -108,7 +108,7 @@ def test_who_waits_is_accepted_by_code_alone_where_names_are_the_same(
     codes = asyncio.run(wait())
     (tmp_path / "c").rename(tmp_path / "coordinator")
     assert "accepted agent kitchen" in run("devices", "accept", *codes[0].lower().split("-"))
-    assert "is waiting with that code" in problem(run, "devices", "accept", "kitchen")
+    assert "is waiting with code KITC-HEN" in problem(run, "devices", "accept", "kitchen")
     told = json.loads(run("devices", "--json"))
     states = {one["enrolment"] for one in told["devices"]}
     assert states == {"accepted", f"waiting, code {codes[1]}"}

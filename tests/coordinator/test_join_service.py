@@ -46,7 +46,10 @@ class Field:
         self.home = open_site(self.folder / "c", self.site, now=self.now)
         self.enrolment = Enrolment(self.folder / "c")
         self.service = JoinService(
-            self.home, self.enrolment, certificate_days=30, clock=lambda: self.now
+            *(self.home, self.enrolment),
+            certificate_days=30,
+            broker_port=7000,
+            clock=lambda: self.now,
         )
         self.place = ""
 
@@ -101,6 +104,7 @@ async def test_an_invitation_lets_one_device_in(tmp_path: Path) -> None:
         assert found.certificate.not_after == made.now + 30 * 86_400
         assert found.answer.name == "kitchen"
         assert found.answer.services == (made.place,)
+        assert found.answer.broker_port == 7000, "an edge in another subnet finds it there"
         assert made.member().state == "joined"
         assert (await ask(made.place, invited)) == found, "an answer that got lost comes again"
         thief = made.device("thief", secret=invited.secret, fingerprint=invited.fingerprint)

@@ -6,19 +6,24 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fedagent_edge.config import EdgeConfig
 from fedagent_edge.daemon import EdgeDaemon
 from fedagent_node.address import BrokerAddress
+from fedagent_node.broker.process import Broker, BrokerSpec
+from fedagent_node.data_dir import write_private
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.effects import Emit
+from fedagent_node.site.credentials import Joined
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction
 from fedagent_testbed.local import RoleProcess
 from tests.e2e.support import BROKERS
 from tests.fakes.links import peer
+from tests.fakes.site import Members
 from tests.fakes.voices import voice
 
 SITE = "edge-test"
@@ -81,19 +86,23 @@ def test_exit_codes_of_what_cannot_start(tmp_path: Path) -> None:
     assert code("x", broker="embedded") == 21
 
 
-def test_a_strangers_coordinator_is_tried_last_and_is_no_rival(
+def test_coordinators_are_tried_in_turn_last_of_all_where_the_edge_joined(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    daemon = EdgeDaemon(EdgeConfig(name="hall", data_dir=str(tmp_path)))
+    daemon = EdgeDaemon(EdgeConfig(name="hall", data_dir=str(tmp_path / "hall")))
+    lan = BrokerAddress("127.0.0.1", 1)
+    daemon._shell._broker = Broker(BrokerSpec(data_dir=tmp_path))
+    daemon._shell.membership = Members(tmp_path).member("hall", "edge")
+    joined = Joined(site="home", fingerprint="", services=("10.9.0.1:8871",), broker_port=7000)
+    write_private(tmp_path / "hall" / "site" / "joined.json", msgspec.json.encode(joined))
+    assert daemon._candidates(lan) == [BrokerAddress("10.9.0.1", 7000, "mqtts")]
     adverts = [
         Advert("coordinator", name, "default", BrokerAddress(host, 1883, "mqtts"), 1)
         for name, host in (("aa", "10.0.0.9"), ("bb", "10.0.0.1"))
     ]
     daemon._on_adverts(frozenset([replace(adverts[0], refused=True), adverts[1]]))
     assert [one.address.host for one in daemon._adverts] == ["10.0.0.1", "10.0.0.9"]
-    assert not caplog.records
-    daemon._on_adverts(frozenset(adverts))
-    assert "more than one coordinator" in caplog.text
+    assert [one.host for one in daemon._candidates(lan)] == ["10.0.0.1", "10.0.0.9", "10.9.0.1"]
     caplog.set_level("INFO")
     daemon._show(Emit("run_ended", {"reason": "rounds"}))
     assert caplog.messages[-1].endswith(": run ended: reason rounds")

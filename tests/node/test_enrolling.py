@@ -53,7 +53,7 @@ async def test_an_expired_certificate_is_renewed_and_the_key_stays(tmp_path: Pat
         assert (folder / "site" / "key.pem").read_bytes() == key
         told = read_joined(folder)
         assert told is not None
-        assert told.name == "kitchen"
+        assert (told.name, told.broker_port) == ("kitchen", 7000)
 
 
 async def test_who_may_not_renew_keeps_what_it_has_and_is_told_why(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import socket
-from collections import Counter
 
 from fedagent_node.address import at_port
 from fedagent_node.discovery.advert import LOOPBACK, Advert, Role
@@ -95,13 +94,6 @@ def judged(seen: Seen) -> Finding:
             for at, why in places.items()
         ]
         return odd("; ".join(lines), hint)
-    sites = Counter(one.site for one in seen if one.role == "coordinator")
-    if crowded := sorted(site for site, count in sites.items() if count > 1):
-        who = ", ".join(named(one) for one in seen if one.role == "coordinator")
-        return odd(
-            f"more than one coordinator at site {', '.join(crowded)}: {who}",
-            "stop one of them, or give each its own --site, and its edges and agents the same one",
-        )
     if not seen:
         return fine("no edge or coordinator is announced")
     reached = [

@@ -49,7 +49,6 @@ app = Group(
 )
 app.add_command(devices, "list")
 _ID = re.compile(r"[0-9a-f]{32}")
-WAITS = "is waiting with that code"
 
 
 @app.command(
@@ -150,7 +149,10 @@ def accept(*, code: tuple[str, ...], every: bool, data_dir: Path | None, as_json
     with opened_enrolment(places.coordinator_dir(data_dir)) as found:
         waiting = [one for one in found.members(now=time.time()) if one.state == "pending"]
         if not every:
-            waiting = [_only([one for one in waiting if one.code == shown], "", WAITS)]
+            waiting = [one for one in waiting if one.code == shown]
+            if not waiting:
+                problem = f"no device or edge is waiting with code {shown}"
+                raise UsageError(problem, "give the code that it shows; see `fedagent devices`")
         for one in waiting:
             try:
                 found.accept(one.code, one.id, now=time.time())
@@ -202,8 +204,8 @@ def _is_stranger(folder: Path, who: str, everybody: list[Member]) -> bool:
 
 
 def _only(members: list[Member], who: str, does: str) -> Member:
-    """Return the one that is meant; all of them where `who` is empty."""
-    meant = [one for one in members if not who or one.name == who]
+    """Return the one that is meant."""
+    meant = [one for one in members if one.name == who]
     meant = meant or [one for one in members if len(who) >= 4 and one.id.startswith(who)]
     if not meant:
         raise UsageError(f"no device or edge {does}: {who}", "see `fedagent devices`")
