@@ -9,7 +9,7 @@ import pytest
 
 from fedagent_coordinator.core.effects import WordRenewed
 from fedagent_coordinator.errors import RefusedError
-from fedagent_coordinator.site.folder import open_site, renew_own
+from fedagent_coordinator.site.folder import open_site
 from fedagent_coordinator.site.standing import (
     CLAIM_S,
     SiteWord,
@@ -82,10 +82,7 @@ def test_a_coordinator_that_holds_a_site_vouches_on_loopback_too(tmp_path: Path)
     shown = own_certificate(cast("Shell", shell))
     assert shown is not None
     assert shown() == site.credentials.certificate.der
-    later = renew_own(tmp_path, site.authority, load_or_create(tmp_path))
-    assert shown() == later.certificate.der, "that of today, not that of the start"
     (tmp_path / FOLDER / CERT_FILE).write_text("damaged")
-    assert shown() == later.certificate.der
     assert own_certificate(cast("Shell", shell)) is None
 
 

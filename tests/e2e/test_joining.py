@@ -53,7 +53,7 @@ def test_a_site_from_its_first_minute(tmp_path: Path, broker: str) -> None:
         attic = field.agent("attic", labels(2))
         assert code_shown(attic) in cli("devices", *where)
         assert "give the code that it shows" in cli("devices", "accept", "attic", *where, code=2)
-        cli("devices", "accept", "attic", "--yes", *where)
+        cli("devices", "accept", code_shown(attic), *where)
         attic.wait("joined")
         second = field.agent("second", labels(0), join=kitchen)
         assert second.wait_exit() == 2

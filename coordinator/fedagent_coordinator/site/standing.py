@@ -6,7 +6,6 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from fedagent_coordinator.core.effects import Enrolled, WordRenewed
@@ -86,18 +85,7 @@ def own_certificate(shell: Shell) -> Callable[[], bytes] | None:
         held = load_credentials(shell.directory) if shell.tls is None else None
     except CredentialsError:
         return None  # it is in use nowhere else
-    if held is None:
-        return None
-    last = held.certificate.der
-
-    def shown() -> bytes:
-        nonlocal last
-        with suppress(CredentialsError):  # half written, or damaged: the last one may still hold
-            found = load_credentials(shell.directory)
-            last = last if found is None else found.certificate.der
-        return last
-
-    return shown
+    return None if held is None else lambda: held.certificate.der
 
 
 async def watch_members(shell: Shell, site: Site) -> None:
