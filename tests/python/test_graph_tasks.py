@@ -68,16 +68,6 @@ def test_the_model_is_a_module_again(run: Run) -> None:
         assert own(torch.tensor(x)).softmax(1).numpy() == pytest.approx(output, abs=1e-5)
 
 
-def test_what_cannot_be_a_graph_is_said() -> None:
-    class Branches(nn.Module):  # type: ignore[misc]  # torch is not there to mypy
-        def forward(self, x: Any) -> Any:
-            return x if x.sum() > 0 else -x
-
-    with pytest.raises(fedagent.FedagentError) as caught:
-        _ = task_of(Branches()).recipe
-    assert "\n" not in str(caught.value)
-
-
 def test_samples_of_another_width_are_said(run: Run) -> None:
     x, _ = digits()
     with pytest.raises(fedagent.UsageError, match="x has 10 numbers a sample, the model takes 64"):

@@ -24,17 +24,13 @@ class Made:
     notes: tuple[str, ...]
 
 
-def make_task(source: TaskSource) -> Made:
-    """Return the task of a model.
+def make_task(source: TaskSource, built: Built | None = None) -> Made:
+    """Return the task of a model, which may be built already.
 
     Raises:
         RecipeError: It cannot be one; it says why, and the hint.
     """
-    return make_of(build(source), source)
-
-
-def make_of(built: Built, source: TaskSource) -> Made:
-    """Return the same of what is built already."""
+    built = build(source) if built is None else built
     graph, lacks = _onnx(built, source)
     try:
         task = task_of_program(

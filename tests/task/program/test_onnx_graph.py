@@ -11,7 +11,7 @@ from torch import nn
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.program.codec import elements
 from fedagent_task.program.export import TaskSource
-from fedagent_task.program.making import Made, make_of, make_task
+from fedagent_task.program.making import Made, make_task
 from fedagent_task.program.spec import Program
 from fedagent_task.program.torch_program import TorchProgram
 from fedagent_task.scoring.graph import WEIGHT
@@ -71,7 +71,7 @@ def compared(made: Made) -> float:
 )
 def test_onnxruntime_gives_what_torch_gives(name: str) -> None:
     source, built = built_family(name)
-    assert compared(made := make_of(built, source)) < 1e-4
+    assert compared(made := make_task(source, built)) < 1e-4
     # A note of where the author's modules are would tell more than the task.
     assert str(Path(__file__).parent).encode() not in made.task.onnx
 
