@@ -16,9 +16,8 @@ demo: run-env ## Run a whole federation on this machine
 test: dev-env ## Run the tests, four at a time: some wait while others compute
 	@$(BIN)/pytest $(or $(ARGS),-n 4 --dist worksteal -m "not nightly")
 
-test-all: dev-env docs ## Run every test: networks, browser, services, documents, 20 seeds; then audit
+test-all: dev-env docs ## Run every test: networks, browser, services, documents, 20 seeds
 	@$(BIN)/pytest $(or $(ARGS),-n 4 --dist worksteal --seeds 20)
-	@$(BIN)/python deploy/audit.py
 
 check: dev-env ## Check format, lint, types and layers
 	@$(BIN)/ruff format --check .
