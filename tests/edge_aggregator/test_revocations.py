@@ -4,8 +4,8 @@ from collections import Counter
 from pathlib import Path
 
 from fedagent_edge.core.edge import CRL_AGAIN_S
-from fedagent_edge.core.effects import LAN
-from fedagent_node.effects import EVERYBODY, Received, Revoked, Send
+from fedagent_edge.core.effects import COORDINATOR, LAN, WAN
+from fedagent_node.effects import EVERYBODY, Received, Revoked, Send, TakeRevocations
 from fedagent_protocol import messages as m
 
 from .harness import Field, field_of
@@ -50,3 +50,11 @@ def test_agents_get_the_list_that_a_beacon_names_and_not_too_often(tmp_path: Pat
     assert need(f, agent, 2) == []
     f.run_for(CRL_AGAIN_S)
     assert need(f, agent, 2) == [m.Revocations(number=3, crl=CRL)]
+
+
+def test_a_list_of_the_coordinator_is_taken_if_it_is_newer(tmp_path: Path) -> None:
+    f = field_of(tmp_path, 1).ready()
+    f.core.receive(Revoked(3, frozenset(), CRL), f.now)
+    for number, taken in ((2, []), (3, []), (4, [TakeRevocations(CRL)])):
+        shown = Received(COORDINATOR, m.Revocations(number=number, crl=CRL), WAN, f.now)
+        assert f.core.receive(shown, f.now) == taken
