@@ -330,13 +330,13 @@ def _past_evaluations(
         return PastEvaluations(evaluated=len(evaluated) + 1, opinions=opinions)
     if not evaluated and read.progress(run_id).rounds_done == 0:
         pending = 0
-    volunteers = read.evaluations.volunteers(run_id, since)
+    answers = read.evaluations.answers(run_id, since)
     return PastEvaluations(
         evaluated=len(evaluated),
         count=schedule.count,
         pending_round=pending,
         opinions=opinions,
-        volunteers=frozenset(row.client for row in volunteers),
+        volunteers=frozenset(row.client for row in answers if row.score is None),
         trained=frozenset(trained),
     )
 

@@ -77,15 +77,13 @@ def test_streams_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert list(one["policies"]) == ["primal-dual+budgeted-ucb"]
 
 
-def test_worlds_are_compared_and_drawn(tmp_path: Path) -> None:
-    plot = tmp_path / "worlds.svg"
+def test_worlds_are_compared() -> None:
     arguments = ("one", "middling", "--policies", "cocs,fastest", "--seeds", "2", "--jobs", "1")
     sets = ("--set", "rounds.count=8")
-    done = fedagent("compare", *arguments, *sets, "--plot", str(plot))
+    done = fedagent("compare", *arguments, *sets)
     assert done.returncode == 0, done.stderr
     assert "mean share" in done.stdout
     assert "skipped fastest in one" in done.stdout
-    assert "middling" in plot.read_text()
     record = json.loads(fedagent("compare", *arguments, *sets, "--json").stdout)
     assert list(record["worlds"]) == ["one", "middling"]
 
@@ -100,6 +98,7 @@ def test_worlds_are_compared_and_drawn(tmp_path: Path) -> None:
         (("compare", "one", "moon"), "moon", 2),
         (("compare", "cocs-decisions", "--plot", "no/such/x.svg"), "which is not a folder", 2),
         (("compare", "bas-a9a", "--plot", "x.svg"), "has no picture", 2),
+        (("compare", "one", "two", "--plot", "x.svg"), "have no picture", 2),
         (("compare", "cocs-decisions", "--plot", "x.txt"), ".svg, .pdf or .png", 2),
         (("compare", "cocs-decisions", "--ray", "10.0.0.1:1"), "ray", 43),
         (("run", "gda-mnist", "--policy", "volunteers"), "needs neighbours", 2),

@@ -221,7 +221,6 @@ def test_a_rent_that_was_not_reserved_or_for_no_work_cannot_be_paid(store: Books
 
 
 def test_opinions_come_back_by_client_with_their_mean(store: Books, run: str) -> None:
-    store.indices(run).label_clients({"agent-1": "kitchen"})
     assert store.save_evaluation(run, opinions(0, {2: 0.9, 1: 0.3}))
     assert store.save_evaluation(run, opinions(1, {1: 0.1}))
     read = store.read.evaluations
@@ -229,13 +228,11 @@ def test_opinions_come_back_by_client_with_their_mean(store: Books, run: str) ->
     assert (first.round, first.slot, first.mode, first.digest) == (0, 1, "report", DIGEST)
     assert (first.metric, first.asked, first.answered, first.mean) == ("accuracy", 3, 2, 0.6)
     assert (first.reasons, first.seconds, second.mean) == ({"late": 1}, 0.25, 0.1)
-    rows = read.opinions(run)
+    rows = read.answers(run)
     found = [(row.round, row.client, row.score) for row in rows]
     assert found == [(0, 1, 0.3), (0, 2, 0.9), (1, 1, 0.1)]
-    row = rows[0]
-    assert (row.agent_id, row.label, row.edge_id) == ("agent-1", "kitchen", "edge-0")
-    assert (row.samples, row.epsilon) == (10, 0.5)
-    assert read.opinions(run, 1) == rows[2:]
+    assert (rows[0].agent, rows[0].samples, rows[0].epsilon) == ("agent-1", 10, 0.5)
+    assert read.answers(run, 1) == rows[2:]
     assert read.last_opinions(run) == {1: 0.1, 2: 0.9}
     assert store.read.ledger.verify().problems == ()
 

@@ -28,8 +28,8 @@ def volunteers(played: Played) -> dict[int, frozenset[str]]:
     with open_reader(played.here.coordinator.directory) as read:
         run = read.run()
         ordered = read.outcomes(run.run_id)
-        for row in read.evaluations.volunteers(run.run_id):
-            found[row.round].add(row.agent_id)
+        for row in read.evaluations.answers(run.run_id):
+            found[row.round].add(row.agent)
     for order in ordered:
         call = calls[bisect_left(calls, order.round) - 1]
         assert order.agent in found[call], "who has not volunteered was ordered to train"

@@ -19,11 +19,9 @@ _HEAD = (
     *("round", "slot", "mode", "digest", "metric", "asked", "answered", "mean"),
     *("reasons", "seconds"),
 )
-_ANSWERS = """SELECT a.*, c.agent_id, c.label, e.edge_id FROM answers a
-    JOIN clients c ON c.run_id = a.run_id AND c.idx = a.client
-    JOIN edges e ON e.run_id = a.run_id AND e.idx = a.edge
-    WHERE a.run_id = ?1 AND (?2 IS NULL OR a.round = ?2) AND (a.score IS NULL) = ?3
-    ORDER BY a.round, a.client"""
+_ANSWERS = """SELECT a.round, a.client, c.agent_id AS agent, a.score, a.samples, a.epsilon
+    FROM answers a JOIN clients c ON c.run_id = a.run_id AND c.idx = a.client
+    WHERE a.run_id = ?1 AND (?2 IS NULL OR a.round = ?2) ORDER BY a.round, a.client"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,24 +78,15 @@ class ModelEvaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VolunteerRow:
-    """One client that volunteered after one model, through one edge."""
+class AnswerRow:
+    """One client's opinion of one model, as it left the device; no score of a volunteer's."""
 
     round: int
     client: int
-    agent_id: str
-    label: str
-    edge: int
-    edge_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpinionRow(VolunteerRow):
-    """One client's opinion of one model, as it left the device; epsilon 0 is no noise."""
-
-    score: float
-    samples: int
-    epsilon: float
+    agent: str
+    score: float | None
+    samples: int | None
+    epsilon: float | None  # 0 is no noise
 
 
 class EvaluationQueries:
@@ -125,22 +114,19 @@ class EvaluationQueries:
 
     def answered(self, run_id: str) -> list[ModelEvaluation]:
         """Return every evaluation of a run with its opinions or volunteers, oldest first."""
-        opinions: dict[int, list[OpinionRow]] = {}
-        for opinion in self.opinions(run_id):
-            opinions.setdefault(opinion.round, []).append(opinion)
-        volunteers: dict[int, list[str]] = {}
-        for volunteer in self.volunteers(run_id):
-            volunteers.setdefault(volunteer.round, []).append(volunteer.agent_id)
+        found: dict[int, list[AnswerRow]] = {}
+        for answer in self.answers(run_id):
+            found.setdefault(answer.round, []).append(answer)
         return [
             replace(
-                found,
-                scores={one.agent_id: one.score for one in own},
-                samples={one.agent_id: one.samples for one in own},
-                epsilons={one.agent_id: one.epsilon for one in own if one.epsilon},
-                volunteers=tuple(volunteers.get(found.round, ())),
+                row,
+                scores={one.agent: one.score for one in own if one.score is not None},
+                samples={one.agent: one.samples for one in own if one.samples is not None},
+                epsilons={one.agent: one.epsilon for one in own if one.epsilon},
+                volunteers=tuple(one.agent for one in own if one.score is None),
             )
-            for found in self.rows(run_id)
-            for own in (opinions.get(found.round, []),)
+            for row in self.rows(run_id)
+            for own in (found.get(row.round, []),)
         ]
 
     def exists(self, run_id: str, round_: int) -> bool:
@@ -150,13 +136,9 @@ class EvaluationQueries:
         ).fetchone()
         return row is not None
 
-    def opinions(self, run_id: str, round_: int | None = None) -> list[OpinionRow]:
-        """Return the opinions of one model, or of every one, by round and client."""
-        return fetch(self._db, OpinionRow, _ANSWERS, (run_id, round_, False))
-
-    def volunteers(self, run_id: str, round_: int | None = None) -> list[VolunteerRow]:
-        """Return who volunteered after one model, or after every one, by round and client."""
-        return fetch(self._db, VolunteerRow, _ANSWERS, (run_id, round_, True))
+    def answers(self, run_id: str, round_: int | None = None) -> list[AnswerRow]:
+        """Return what was answered of one model, or of every one, by round and client."""
+        return fetch(self._db, AnswerRow, _ANSWERS, (run_id, round_))
 
     def last_opinions(self, run_id: str) -> dict[int, float]:
         """Return the newest opinion of each client that ever had one."""

@@ -109,7 +109,8 @@ def answers(reader: Reader, run: str) -> Iterator[object]:
     yield reader.models.metrics(run)
     yield reader.evaluations.rows(run)
     yield reader.evaluations.last_opinions(run)
-    yield {one.client: one.round for one in reader.evaluations.volunteers(run)}
+    found = reader.evaluations.answers(run)
+    yield {one.client: one.round for one in found if one.score is None}
     yield reader.free_before(run, reader.last_round(run))
     for full in (False, True):
         report = reader.ledger.verify(full=full)
@@ -124,8 +125,7 @@ def answers(reader: Reader, run: str) -> Iterator[object]:
         yield whole.outcomes(run)
         yield whole.edge_results(run)
         yield whole.evaluations.answered(run)
-        yield whole.evaluations.opinions(run)
-        yield whole.evaluations.volunteers(run)
+        yield whole.evaluations.answers(run)
 
 
 @settings(max_examples=4, deadline=None)

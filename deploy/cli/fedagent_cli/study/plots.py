@@ -1,4 +1,4 @@
-"""The curves of a comparison, and the matrix of several worlds, as one picture, by matplotlib."""
+"""The curves of a comparison as one picture, by matplotlib."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,12 +8,11 @@ import numpy as np
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from fedagent_cli.errors import UsageError
 from fedagent_coordinator.policies.base import FloatArray
-from fedagent_testbed.study import Comparison, History, Matrix
+from fedagent_testbed.study import Comparison, History
 from fedagent_testbed.study.comparison import quantile, seeds_text
 
 from .testbed import WITHOUT_DATE
@@ -21,8 +20,6 @@ from .testbed import WITHOUT_DATE
 _COLOURS = 20
 POINTS = 200
 """Of one curve at most."""
-_WORST = 0.5
-"""Share of the palest cell."""
 _STYLE: dict[str, object] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fedagent",
@@ -47,7 +44,8 @@ def write_plots(result: Comparison, path: Path) -> None:
     panels = _of_selection(result)
     with rc_context(_STYLE):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
         rows = (len(panels) + 1) // 2
-        figure = _figure((10, 3.2 * rows))
+        figure = Figure(figsize=(10, 3.2 * rows), layout="constrained")
+        FigureCanvasSVG(figure)
         places = figure.subplots(rows, 2, squeeze=False).ravel()
         for axes in places[len(panels) :]:
             axes.set_axis_off()
@@ -58,40 +56,12 @@ def write_plots(result: Comparison, path: Path) -> None:
         handles, labels = places[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper")
         figure.suptitle(f"{result.recipe.name}, {seeds_text(len(result.seeds))}: mean and 95 %")
-        _save(figure, path)
-
-
-def write_matrix(matrix: Matrix, path: Path) -> None:
-    """Write the heat table of several worlds, for light and dark pages; errors as `write_plots`.
-
-    It has shares, the best of each world in bold, and the means.
-    """
-    size = 2.2 + 0.72 * len(matrix.policies), 1.0 + 0.26 * (len(matrix.worlds) + 1)
-    grey = {f"{part}.color": "#767676" for part in ("text", "xtick", "ytick")}
-    style = {**_STYLE, "axes.grid": False, **grey}
-    with rc_context(style):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
-        figure = _figure(size)
-        axes = figure.add_subplot()
-        axes.set_facecolor("none")
-        _matrix(matrix, axes)
-        _save(figure, path, transparent=True)
-
-
-def _figure(size: tuple[float, float]) -> Figure:
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasSVG(figure)
-    return figure
-
-
-def _save(figure: Figure, path: Path, *, transparent: bool = False) -> None:
-    kind = path.suffix.lower()
-    metadata = dict.fromkeys(WITHOUT_DATE[kind])
-    try:
-        figure.savefig(
-            path.expanduser(), format=kind[1:], metadata=metadata, transparent=transparent
-        )
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+        kind = path.suffix.lower()
+        metadata = dict.fromkeys(WITHOUT_DATE[kind])
+        try:
+            figure.savefig(path.expanduser(), format=kind[1:], metadata=metadata)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _of_selection(result: Comparison) -> list[Panel]:
@@ -148,35 +118,3 @@ def curves(result: Comparison, of: Callable[[Sequence[History]], Curves], axes: 
 
 def _colour(index: int) -> tuple[float, ...]:
     return tuple(colormaps["tab20"](index % _COLOURS))
-
-
-def _matrix(matrix: Matrix, axes: Axes) -> None:
-    names, worlds = matrix.policies, list(matrix.worlds)
-    shares = np.full((len(worlds) + 1, len(names)), np.nan)
-    for column, name in enumerate(names):
-        for row, world in enumerate(worlds):
-            share = matrix.share(world, name).mean
-            shares[row, column] = np.nan if share is None else share
-        shares[-1, column] = matrix.standings[name].mean_share
-    colours = LinearSegmentedColormap.from_list("share", ["#f6e7d2", "#f6f6f6", "#6fa8dc"])
-    axes.imshow(shares, cmap=colours, vmin=_WORST, vmax=1.0, aspect="auto")
-    for row, column in np.ndindex(*shares.shape):
-        value, last = shares[row, column], row == len(worlds)
-        name = names[column]
-        best = name == names[0] if last else matrix.worlds[worlds[row]].is_best(name)
-        known = np.isfinite(value)
-        axes.text(
-            column,
-            row,
-            f"{value:.3f}" if known else "-",
-            ha="center",
-            va="center",
-            fontsize=8,
-            fontweight="bold" if best else "normal",
-            color="#111111" if known else "#767676",
-        )
-    axes.axhline(len(worlds) - 0.5, color="#767676", lw=1.0)
-    axes.set_xticks(range(len(names)), names, rotation=30, ha="left")
-    axes.set_yticks(range(len(worlds) + 1), [*worlds, "mean"])
-    axes.tick_params(length=0, labeltop=True, labelbottom=False)
-    axes.spines[:].set_visible(False)

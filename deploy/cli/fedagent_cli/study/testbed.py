@@ -33,8 +33,7 @@ WITHOUT_DATE = {".svg": ("Date",), ".pdf": ("CreationDate",), ".png": ()}
 plot_option = click.option(
     "--plot",
     type=options.PATH,
-    help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections; of "
-    "several recipes, the shares as a heat map.",
+    help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections.",
 )
 
 
@@ -81,7 +80,7 @@ def run(
         "fedagent testbed compare cocs-mnist --set world.radio.noise_dbm_hz=-160 --json",
         "fedagent testbed compare bas-a9a --policies all --seeds 5",
         "fedagent testbed compare dying flips one",
-        "fedagent testbed compare all --seeds 3 --plot worlds.svg",
+        "fedagent testbed compare all --seeds 3",
     )
 )
 @click.argument("recipes", nargs=-1, required=True)
@@ -127,12 +126,13 @@ def compare(
     if policies is not None and not names:
         raise UsageError("--policies is empty", "leave it out for the recipe's")
     if len(recipes) > 1 or "all" in recipes:
-        _check_plot(plot)
+        if plot is not None:
+            raise UsageError("several recipes have no picture", "take their figures from --json")
         with _playing(jobs, ray, quiet=as_json) as how:
             matrix = study.compare_worlds(
                 recipes, names, sets=sets, seeds=seeds, first_seed=first_seed, **how
             )
-        _show(matrix, plot, as_json=as_json)
+        _show(matrix, None, as_json=as_json)
         return
     made = load_recipe(recipes[0], sets)
     _check_plot(plot, made)
@@ -218,11 +218,11 @@ class _Progress:
         self._count %= total  # the next world begins
 
 
-def _check_plot(path: Path | None, made: TestbedRecipe | None = None) -> None:
+def _check_plot(path: Path | None, made: TestbedRecipe) -> None:
     """Refuse a picture that could not be written, before anything is computed for it."""
     if path is None:
         return
-    if made is not None and made.of_streams:
+    if made.of_streams:
         raise UsageError("a study of streams has no picture", "take its figures from --json")
     need("matplotlib", "plots")
     style_of(path, *WITHOUT_DATE)
@@ -237,9 +237,7 @@ def _show(result: Comparison | Matrix, plot: Path | None, *, as_json: bool) -> N
     drawn: dict[str, str] = {}
     try:
         if plot is not None:
-            plots = optional("fedagent_cli.study.plots", "matplotlib", "plots")
-            write = plots.write_matrix if isinstance(result, Matrix) else plots.write_plots
-            write(result, plot)
+            optional("fedagent_cli.study.plots", "matplotlib", "plots").write_plots(result, plot)
             drawn = {"plot": str(plot.expanduser().resolve())}
     finally:
         if as_json:
