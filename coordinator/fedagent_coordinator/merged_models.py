@@ -86,8 +86,9 @@ def merge_files(
             usable, kept = found.models, found.kept
             refused |= found.left_out
             changed, farthest = changed or found.changed, found.farthest
-            if not usable:
-                return Merged(merge.round, "", refused)
+        if not usable:
+            state = blobs.put(encode_tensors({**former, **kept}), durable=False)
+            return Merged(merge.round, merge.base, refused, state, farthest)
         if not changed and len({one.digest for one in usable}) == 1:
             state = blobs.put(encode_tensors(kept), durable=False) if kept else ""
             return Merged(merge.round, usable[0].digest, refused, state, farthest)
@@ -194,8 +195,10 @@ def _held(
         for one, clip, control_clip in zip(models, *clips, strict=True)
     ]
     kept: Tensors = {**before, USUAL: usual}
-    # One alone is not judged: there is nothing that it could be told from.
-    asks = judge if len(models) > 1 else None
+    known = [before.get(COST + one.edge, _NEW) for one in models]
+    costs, doubted = np.array(known, dtype=np.float64).T
+    # One alone is not judged: there is nothing that it could be told from, but its past.
+    asks = judge if len(models) > 1 or doubted.any() else None
     losses = None if asks is None else _losses(asks, base, shortened, manifest, rules)
     best = before[BEST].astype(np.float64) if BEST in before else None
     if losses is not None and best is None:
@@ -203,8 +206,6 @@ def _held(
     if losses is None or best is None or best.max() >= LARGEST_LOSS:
         out, why = opposed(gram), AGAINST
     else:
-        known = [before.get(COST + one.edge, _NEW) for one in models]
-        costs, doubted = np.array(known, dtype=np.float64).T
         (out, costs), why = harmful(losses, best, costs, doubted > 0), HARM
         for one, cost, left in zip(models, costs, out, strict=True):
             kept[COST + one.edge] = np.array([cost, left])

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from msgspec import structs
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.books.write import Books
 from fedagent_node.blobs import BlobStore
-from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.errors import FedagentError, ProtocolError
 from fedagent_protocol.messages import OpinionMode
 from fedagent_protocol.tensors import Buffer, digest_of, encode_tensors
 from fedagent_task import models
@@ -433,9 +434,10 @@ class HeldOutSet:
     def judge(self, tensors: Arrays) -> models.Doubles:
         """Return what a model loses on each part that is for judging, float64[PARTS]."""
         plain = {name: one for name, one in tensors.items() if not name.startswith(CONTROL)}
-        with np.errstate(over="ignore", invalid="ignore"):
+        # What is no number, or cannot be computed, is as bad as can be, and its mean a number.
+        found = [LARGEST_LOSS] * PARTS
+        with np.errstate(over="ignore", invalid="ignore"), suppress(FedagentError):
             found = [self._evaluate(plain, *part).loss for part in self.judging]
-        # What is no number is as bad as can be, and its mean still one.
         bounded: models.Doubles = np.clip(np.array(found), None, LARGEST_LOSS)
         return np.nan_to_num(bounded, nan=LARGEST_LOSS)
 
@@ -447,7 +449,7 @@ class HeldOutSet:
 def held_out(recipe: Recipe, task: TaskFile | None = None) -> HeldOutSet | None:
     """Load the recipe's held-out set; None if it has none, or if nothing here can score by it.
 
-    Under a robust rule every fifth sample, `MOST_JUDGING` at most, is for judging edges.
+    Under a robust rule a fifth of the samples, `MOST_JUDGING` at most, is for judging edges.
     """
     name = recipe.evaluation.dataset
     if name == NO_DATASET:
@@ -462,9 +464,10 @@ def held_out(recipe: Recipe, task: TaskFile | None = None) -> HeldOutSet | None:
             model.forward(task.first, x[:1])  # what it cannot is told at the start
     if model is None:
         return None
-    y, places = dataset.y, np.arange(0, len(x), JUDGING_EVERY)[:MOST_JUDGING]
-    if len(places) < FEWEST_JUDGING or type(robust_of(recipe)) is Robust:
+    y, count = dataset.y, min(len(x) // JUDGING_EVERY, MOST_JUDGING)
+    if count < FEWEST_JUDGING or type(robust_of(recipe)) is Robust:
         return HeldOutSet(model, x, y)
-    rest = np.setdiff1d(np.arange(len(x)), places)
-    parts = (places[first::PARTS] for first in range(PARTS))
+    # Files are sorted by label, or repeat them in turn: by chance, the same after a restart.
+    mixed = np.random.default_rng(recipe.seed).permutation(len(x))
+    rest, parts = np.sort(mixed[count:]), np.array_split(mixed[:count], PARTS)
     return HeldOutSet(model, x[rest], y[rest], tuple((x[part], y[part]) for part in parts))

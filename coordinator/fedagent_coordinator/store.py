@@ -46,7 +46,7 @@ from fedagent_node.blobs import BlobStore
 from fedagent_node.data_dir import Identity, write_private
 from fedagent_node.driver import Job
 from fedagent_node.effects import FinishModel, Input, Mark, ModelFinished, RunJob, Write, WriteModel
-from fedagent_protocol.errors import DigestError, ProtocolError
+from fedagent_protocol.errors import DigestError, FedagentError
 from fedagent_protocol.failpoints import Checkpoint
 from fedagent_protocol.messages import (
     CHUNK_BYTES,
@@ -423,6 +423,6 @@ class RunStore:
     ) -> fx.HeldOutEvaluated:
         metrics: Mapping[str, float] = {}
         if held_out_set is not None:
-            with suppress(ProtocolError):
+            with suppress(FedagentError):
                 metrics = held_out_set.evaluate(self.blobs.get(effect.digest)).metrics()
         return fx.HeldOutEvaluated(effect.round, effect.digest, metrics)

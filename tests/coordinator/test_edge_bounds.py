@@ -97,11 +97,15 @@ def test_an_edge_that_moves_as_usual_is_taken_as_it_is(tmp_path: Path) -> None:
     assert site.base == digest
 
 
-def test_an_edge_that_was_left_out_and_is_honest_again_is_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [(), (1.0,)])
+def test_an_edge_that_was_left_out_stays_so_alone_and_is_back_once_it_is_honest(
+    tmp_path: Path, others: tuple[float, ...]
+) -> None:
     site = Site(tmp_path, judge=judge)
     site.merge(-1.5, 1.0, told=1.0)
     assert site.refused == {"0": HARM}
-    assert any(site.merge(1.0, 1.0, told=1.0) and not site.refused for _ in range(12))
+    assert site.merge(-1.5, told=1.0) == 0.0
+    assert any(site.merge(1.0, *others, told=1.0) and not site.refused for _ in range(12))
 
 
 def knows_nothing(_: Arrays) -> Floats:

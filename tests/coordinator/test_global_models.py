@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedagent_coordinator import runs
 from fedagent_coordinator.core.effects import Merge, Merged, MergePart
 from fedagent_coordinator.merged_models import merge_files
 from fedagent_coordinator.run_settings import aggregation_of, model_manifest
@@ -17,7 +18,8 @@ from fedagent_node.blobs import BlobStore
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
 from fedagent_task import models
 from fedagent_task.aggregation import CONTROL
-from fedagent_task.errors import DatasetError, RecipeError
+from fedagent_task.aggregation.edges import LARGEST_LOSS
+from fedagent_task.errors import DatasetError, RecipeError, TaskFormatError
 from fedagent_task.recipe.spec import Recipe
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.strategy_chain import chain, check_chain
@@ -160,3 +162,33 @@ def test_the_held_out_set_evaluates_a_model() -> None:
     assert held_out(recipe("evaluation.dataset=none")) is None
     with pytest.raises(DatasetError, match="features"):
         held_out(recipe("model.features=63"))
+
+
+@pytest.mark.parametrize(
+    ("size", "judging"), [(199, 0), (200, 40), (204, 40), (5000, 200)], ids=str
+)
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_samples_that_judge_are_of_all_labels_however_the_file_is_ordered(
+    tmp_path: Path, size: int, judging: int, *, in_turn: bool
+) -> None:
+    path, y = tmp_path / "test.npz", np.arange(size) % 10
+    x = np.arange(64.0 * size).reshape(size, 64)
+    np.savez(path, x=x, y=y if in_turn else np.sort(y))
+    found = held_out(recipe(f"evaluation.dataset={path}"))
+    assert found is not None
+    judged = [row for part, _ in found.judging for row in part[:, 0].tolist()]
+    assert len(judged) == judging
+    assert len({*judged, *found.x[:, 0].tolist()}) == judging + len(found.y) == size
+    assert judging == 0 or len({*np.concatenate([labels for _, labels in found.judging])}) == 10
+
+
+def test_a_model_that_cannot_be_computed_is_as_bad_as_can_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuses(*_: object) -> None:
+        raise TaskFormatError("onnx", "the graph does not run on the model")
+
+    found, start = held_out(recipe()), models.create(recipe().model).init(3)
+    assert found is not None
+    monkeypatch.setattr(runs, "evaluation_of", refuses)
+    assert (found.judge(start) == LARGEST_LOSS).all()

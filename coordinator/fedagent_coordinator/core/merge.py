@@ -112,7 +112,7 @@ class Merging(Phase):
     def _over(self, digest: str, state: str, now: float) -> Phase:
         run, models = self.run, self.run.models
         self._timing_ms["merge"] = milliseconds(now - self._began_at)
-        if digest in {"", models.digest}:
+        if digest in {"", models.digest} and state in {"", models.state}:
             models.adopt(models.digest, self._round, now)
             return self._then(now)
         run.commit_model(self._round, digest, state, now)

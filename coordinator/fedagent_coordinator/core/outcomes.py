@@ -157,11 +157,12 @@ def settle_round(
         valid=~feedback.unpaid,
     )
     feedback = replace(feedback, ending=ending, evidence=believed)
-    in_sums = details.weight[details.weight > 0]
-    heaviest = settings.weight_cap * float(np.median(in_sums)) if len(in_sums) else 0.0
-    norms = details.norm[details.norm > 0].tolist()
     # The lower one of two: where half of the edges lie, they make it nothing, and not anything.
-    usual = median_low(norms) if norms else 0.0
+    weight, usual = (
+        median_low(known.tolist()) if len(known := told[told > 0]) else 0.0
+        for told in (details.weight, details.norm)
+    )
+    heaviest = settings.weight_cap * weight
     each = plan.controls.of_each(len(pairs))
     learner, proofs = settings.recipe.learner, dict[int, Proof]()
     for part in parts:

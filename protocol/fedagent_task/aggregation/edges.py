@@ -67,7 +67,7 @@ def harmful(
     Zeno's question, put at the margin: an edge that costs the merges is left out if it costs this
     one, beyond doubt, more than half of its share of what the merge gains on the best model so
     far, or anything where the merge is worse than that. Who was left out stays so until it costs
-    no more. One alone is never left out.
+    no more. One alone is left out only as one that was.
 
     Args:
         loss: What the mean of some edges loses on each part of the judging samples, float64[p].
@@ -77,7 +77,7 @@ def harmful(
         doubted: Who was left out last, bool[n].
     """
     kept, now = list(range(len(costs))), costs.copy()
-    while len(kept) > 1:
+    while len(kept) > 1 or (kept == [0] and len(costs) == 1 and doubted[0]):
         whole = loss(kept)
         more = whole - best
         worse = _sure(more) > _SURE and more.mean() > _WORSE * best.mean()

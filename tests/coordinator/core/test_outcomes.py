@@ -19,6 +19,7 @@ from fedagent_protocol.messages import (
     RoundReport,
     TrainStats,
 )
+from fedagent_task.aggregation.robust import registry
 from fedagent_task.recipe.spec import LearnerSpec
 from tests.fakes.engine_field import settings
 from tests.fakes.stored_runs import small_plan, small_view
@@ -29,15 +30,20 @@ def _settle(*outcomes: Outcome, agents: Sequence[str] = ("a", "b")) -> Settle:
 
 
 def _ended(
-    *outcomes: Outcome, agents: Sequence[str] = ("a", "b"), steps: float = 0.0, failed: str = ""
+    *outcomes: Outcome,
+    agents: Sequence[str] = ("a", "b"),
+    failed: str = "",
+    steps: float = 0.0,
+    weight: float = 0.0,
 ) -> tuple[Settle, Counter[str]]:
     reserved = small_plan(small_view(1, [100] * len(agents)))
     part = EdgePart("edge-0", 0, None, list(range(len(agents))), list(agents))
-    told = RoundReport(epoch="0" * 32, outcomes=outcomes, local_steps=steps, failed=failed)
-    part.report = told
+    part.report = RoundReport(
+        epoch="0" * 32, outcomes=outcomes, failed=failed, local_steps=steps, weight=weight
+    )
     run, odd = settings(), Counter[str]()
     recipe = structs.replace(run.recipe, learner=LearnerSpec(passes=3, buffer=100, batch=10))
-    run = replace(run, recipe=recipe)
+    run = replace(run, recipe=recipe, robust=registry.create("clipped-mean"))
     return settle_round(reserved, [part], run, odd, waited_s=1.0), odd
 
 
@@ -57,6 +63,15 @@ def test_what_a_failed_edge_used_is_in_no_model_and_is_paid() -> None:
 def test_an_edge_is_believed_no_more_steps_than_were_ordered(told: float, kept: float) -> None:
     settled, _ = _ended(steps=told)
     assert settled.edges[0].local_steps == kept  # 3 passes over 10 batches
+
+
+@pytest.mark.parametrize(("claim", "kept"), [(1.5, 2.5), (1e30, 4.0)])
+def test_no_weight_that_half_of_the_updates_claim_is_the_median(claim: float, kept: float) -> None:
+    status = OutcomeStatus.ARRIVED
+    honest = Outcome(agent="a", status=status, valid=True, used=True, weight=1.0)
+    liar = structs.replace(honest, agent="b", weight=claim)
+    settled, _ = _ended(honest, liar, weight=1.0 + claim)
+    assert settled.edges[0].weight == kept  # twice as much for each at most
 
 
 def _outcome(agent: str, mean: float, count: int, *, valid: bool = True) -> Outcome:

@@ -32,4 +32,4 @@ def lies(home: Path, *more: Path) -> Finding | None:
     if recipe.evaluation.dataset == NO_DATASET and edges == 2:
         text = f"{who} without held-out samples: nobody can tell which one lies"
         return odd(text, "set evaluation.dataset to 200 samples or more, or add an edge")
-    return fine(f"{who}; a liar is left out")
+    return fine(f"{who}; a liar is left out, of two by 200 held-out samples or more")
