@@ -132,7 +132,6 @@ def test_a_wrong_value_is_refused_by_name_or_works(
         ("placements", "budgeted-ucb-paper", "literal", [1]),
         ("placements", "fixed", "edge", [-1, True]),
         ("solvers", "exact", "time_limit_s", [0.0, np.nan, np.inf]),
-        ("solvers", "exact", "mip_gap", [-0.1, 1.0, 2, np.nan]),
         ("solvers", "flgreedy", "epsilon", [0.0, 1.5, np.nan]),
         ("iterations", "by-progress", "slow", [0.5]),
         ("iterations", "by-progress", "base", [0.0]),

@@ -1,15 +1,13 @@
 """`exact`: the assignment problem as a 0/1 program on HiGHS (ALGORITHMS section 2).
 
 For oracles and tests: a few hundred pairs are proved in well under a second, thousands are
-not. HiGHS computes with tolerances and money is exact: what it returns is checked in
-integers; a set that overspends an edge is excluded by a cover inequality, which no
-feasible set violates, and the search is repeated.
+not. HiGHS computes with tolerances and money is exact: where what it returns overspends an edge,
+the least dense pairs are dropped until it does not.
 """
 
 import ctypes
 import functools
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,32 +34,17 @@ _BITS = 10
 HiGHS stops within 1e-6 of the optimum and ignores what is below 1e-9: values down to
 1e-9 of the largest one count, costs down to 1e-12 of the largest.
 """
-_MAX_CUTS = 20
-"""Searches after the first one; one instance in some dozens that provoke it needs one."""
-_OPTIMAL = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What one search found: rows (or None), whether proved, an upper bound."""
-
-    rows: IntArray | None
-    proved: bool
-    bound: float
 
 
 class ExactSolver:
     """Optimal solutions within a time limit; after it the best known.
 
-    All repeated searches together get the first one's `time_limit_s` again. `mip_gap` is the
-    relative gap at which a solution is good enough. Deterministic unless the time limit hits.
+    Deterministic unless the time limit hits.
     """
 
-    def __init__(self, *, time_limit_s: float = 10.0, mip_gap: float = 0.0) -> None:
+    def __init__(self, *, time_limit_s: float = 10.0) -> None:
         require(_NAME, "time_limit_s", time_limit_s, 0 < time_limit_s < math.inf, "> 0")
-        require(_NAME, "mip_gap", mip_gap, 0 <= mip_gap < 1, "in [0, 1)")
         self._time_limit_s = float(time_limit_s)
-        self._mip_gap = float(mip_gap)
         _silence_c_stdout()
 
     def solve(self, problem: AssignmentProblem) -> Solution:
@@ -74,32 +57,8 @@ class ExactSolver:
         rows = np.flatnonzero(fits).astype(np.int64)
         if not len(rows):
             return Solution(pairs=rows, value=0.0, bound=0.0)
-        covers: list[tuple[IntArray, int]] = []
-        bound = _loose_bound(problem, rows)
-        limit = self._time_limit_s
-        for _ in range(_MAX_CUTS + 1):
-            answer = self._search(problem, rows, covers, limit)
-            bound = min(bound, answer.bound)
-            broken = _covers(problem, rows, answer.rows)
-            if not broken or not answer.proved:
-                break
-            covers += broken
-            limit = self._time_limit_s / _MAX_CUTS
-        best = DensitySolver().solve(problem).pairs
-        if answer.rows is not None:
-            best = max(repaired(problem, answer.rows), best, key=lambda p: _total(problem, p))
-        value = _total(problem, best)
-        return Solution(pairs=best, value=value, bound=max(value, bound))
-
-    def _search(
-        self,
-        problem: AssignmentProblem,
-        rows: IntArray,
-        covers: list[tuple[IntArray, int]],
-        limit_s: float,
-    ) -> _Answer:
         value, exponent = _scaled(problem.value[rows])
-        matrix, upper = self._constraints(problem, rows, covers)
+        matrix, upper = self._constraints(problem, rows)
         result = optimize.milp(
             -value,
             integrality=np.ones(len(rows)),
@@ -107,22 +66,23 @@ class ExactSolver:
             constraints=optimize.LinearConstraint(matrix, -np.inf, upper),
             options={
                 "disp": False,
-                "time_limit": limit_s,
-                "mip_rel_gap": self._mip_gap,
+                "time_limit": self._time_limit_s,
                 "presolve": len(rows) > _SMALL,
             },
         )
-        dual = result.mip_dual_bound
-        return _Answer(
-            rows=None if result.x is None else rows[np.asarray(result.x) > 0.5],
-            proved=result.status == _OPTIMAL,
-            bound=math.inf if dual is None else math.ldexp(-float(dual), -exponent),
-        )
+        best, dual = DensitySolver().solve(problem).pairs, result.mip_dual_bound
+        if result.x is not None:
+            found = repaired(problem, rows[np.asarray(result.x) > 0.5])
+            best = max(found, best, key=lambda pairs: _total(problem, pairs))
+        bound = _loose_bound(problem, rows)
+        if dual is not None:
+            bound = min(bound, math.ldexp(-float(dual), -exponent))
+        total = _total(problem, best)
+        return Solution(pairs=best, value=total, bound=max(total, bound))
 
-    def _constraints(
-        self, problem: AssignmentProblem, rows: IntArray, covers: list[tuple[IntArray, int]]
-    ) -> tuple[Any, FloatArray]:
-        """Return a row per edge, per client and per cover, and their upper limits.
+    @staticmethod
+    def _constraints(problem: AssignmentProblem, rows: IntArray) -> tuple[Any, FloatArray]:
+        """Return a row per edge and per client, and their upper limits.
 
         Powers of two scale without rounding; only whole multiples of an edge's greatest common
         divisor can be spent.
@@ -140,14 +100,9 @@ class ExactSolver:
         cost = np.ldexp((problem.cost[rows] // unit[edge]).astype(np.float64), shift[edge])
         spent = sparse.csr_matrix((cost, (edge, column)))
         once = sparse.csr_matrix((np.ones(len(rows)), (client, column)))
-        blocks, limits = [spent, once], [np.ldexp((budget // unit).astype(np.float64), shift)]
-        limits.append(np.ones(once.shape[0]))
-        for members, most in covers:
-            ones, zeros = np.ones(len(members)), np.zeros(len(members), dtype=np.int64)
-            shape = (1, len(rows))
-            blocks.append(sparse.csr_matrix((ones, (zeros, members)), shape=shape))
-            limits.append(np.array([float(most)]))
-        return sparse.vstack(blocks, format="csr"), np.concatenate(limits)
+        limits = np.ldexp((budget // unit).astype(np.float64), shift)
+        both = sparse.vstack([spent, once], format="csr")
+        return both, np.concatenate([limits, np.ones(once.shape[0])])
 
 
 def repaired(problem: AssignmentProblem, pairs: IntArray) -> IntArray:
@@ -165,30 +120,6 @@ def repaired(problem: AssignmentProblem, pairs: IntArray) -> IntArray:
             busy.add(client)
             kept.append(pair)
     return np.array(sorted(kept), dtype=np.int64)
-
-
-def _covers(
-    problem: AssignmentProblem, rows: IntArray, pairs: IntArray | None
-) -> list[tuple[IntArray, int]]:
-    """Return an extended cover of each overspent edge: positions in `rows`, how many may be in.
-
-    The dearest chosen pairs that overspend together, and every pair at the edge that costs no
-    less than the dearest: fewer of them all than the cover has fit.
-    """
-    found: list[tuple[IntArray, int]] = []
-    if pairs is None:
-        return found
-    for edge in np.unique(problem.edge[pairs]).tolist():
-        chosen = pairs[problem.edge[pairs] == edge]
-        chosen = chosen[np.argsort(-problem.cost[chosen], kind="stable")]
-        over = np.cumsum(problem.cost[chosen]) > problem.budget[edge]
-        if over.any():
-            most = int(np.argmax(over))
-            dear = problem.cost[rows] >= problem.cost[chosen[0]]
-            in_cover = np.isin(rows, chosen[: most + 1])
-            members = np.flatnonzero(in_cover | (dear & (problem.edge[rows] == edge)))
-            found.append((members.astype(np.int64), most))
-    return found
 
 
 def _loose_bound(problem: AssignmentProblem, rows: IntArray) -> float:

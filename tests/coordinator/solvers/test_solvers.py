@@ -4,7 +4,6 @@ import ctypes
 import sys
 from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +22,9 @@ from fedagent_coordinator.solvers.flgreedy import (
     sums_per_edge,
 )
 
-optimize = pytest.importorskip("scipy.optimize")
+pytest.importorskip("scipy.optimize")
 
-from fedagent_coordinator.solvers.exact import ExactSolver, repaired  # noqa: E402 - after the skip
+from fedagent_coordinator.solvers.exact import ExactSolver, repaired
 
 SOLVERS = ("density", "density:max_visits=0", "density:max_visits=1", "exact", "flgreedy")
 
@@ -197,45 +196,12 @@ def test_one_micro_credit_decides(seed: int, edges: int, scale: int) -> None:
         assert solved("exact", problem).value == pytest.approx(linear_optimum(problem))
 
 
-def test_what_highs_overspends_is_excluded_and_searched_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A search that ignores budgets, as a tolerance would, is led back by covers."""
-    rng, true_milp, searches = np.random.default_rng(12), optimize.milp, []
-    nothing = Solution(pairs=np.zeros(0, np.int64), value=0.0, bound=0.0)
-    monkeypatch.setattr(DensitySolver, "solve", lambda *_: nothing)  # the covers must do it alone
-
-    def tolerant(value: Any, *, constraints: Any, **rest: Any) -> Any:
-        searches.append(1)
-        upper = constraints.ub * np.where(constraints.ub > 1, 1 + 1e-3, 1.0)
-        looser = optimize.LinearConstraint(constraints.A, -np.inf, upper)
-        return true_milp(value, constraints=looser, **rest)
-
-    monkeypatch.setattr(optimize, "milp", tolerant)
-    for _ in range(8):
-        problem = near_misses(rng, clients=6, edges=2)
-        solution = solved("exact", problem)
-        assert solution.value == pytest.approx(linear_optimum(problem))
-        assert solution.bound == pytest.approx(solution.value)
-    assert len(searches) > 8
-
-
-def test_limits_of_time_and_gap_leave_a_solution_and_its_bound() -> None:
+def test_a_limit_of_time_leaves_a_solution_and_its_bound() -> None:
     large = paper_instance(np.random.default_rng(14), clients=400, edges=5)
-    small = paper_instance(np.random.default_rng(15))
-    best = ExactSolver().solve(small).value
-    for solver, problem in (
-        (ExactSolver(time_limit_s=1e-9), large),
-        (ExactSolver(mip_gap=0.3), small),
-    ):
-        solution = solver.solve(problem)
-        assert is_feasible(problem, solution.pairs.tolist())
-        assert solution.value >= DensitySolver().solve(problem).value
-        assert solution.bound is not None
-        assert solution.value <= solution.bound + 1e-9
+    solution = ExactSolver(time_limit_s=1e-9).solve(large)
+    assert is_feasible(large, solution.pairs.tolist())
     assert solution.bound is not None
-    assert solution.value <= best + 1e-9 <= solution.bound + 2e-9
-    assert (solution.bound - solution.value) / solution.value <= 0.3 + 1e-6
+    assert DensitySolver().solve(large).value <= solution.value <= solution.bound + 1e-9
 
 
 def test_highs_prints_nothing_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
