@@ -1,6 +1,5 @@
 """The devices of a streaming study: whatever a live device can learn, on simulated streams."""
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +13,7 @@ from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import RecipeError, TaskFormatError
 from fedagent_task.models import Floats, Model
 from fedagent_task.models import create as create_model
-from fedagent_task.recipe.spec import (
-    LEARNERS,
-    IterationsSpec,
-    LearnerSpec,
-    ModelSpec,
-    PlacementSpec,
-)
+from fedagent_task.recipe.spec import LEARNERS, LearnerSpec, ModelSpec
 from fedagent_task.recipe.task_checks import unknown
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.worlds.base import spawned_rng
@@ -201,58 +194,3 @@ def _moved(
             total += part * delta[name]
         moved[name] = total.astype(np.float32)
     return moved
-
-
-class FixedFleet:
-    """The rounds of a fleet at a fixed number of iterations, trained once and played many times.
-
-    Which edge aggregates changes what a round costs and when the rent is gone, not what is learnt:
-    thirty pairs of ``all`` train six fleets a seed, one after the other.
-    """
-
-    def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
-        self._fleet = Fleet(recipe, seed)
-        self.model_bytes = self._fleet.model_bytes
-        self._rounds: list[FleetRound] = []
-        self._losses = [self._fleet.loss()]
-        self._round = 0
-
-    def train(self, round_: int, rho: int | IntArray, most: FloatArray | None = None) -> FleetRound:
-        """Return a round as `Fleet.train`; each run asks for all of them in order, from 1."""
-        self._round = round_
-        if round_ > len(self._rounds):
-            self._rounds.append(self._fleet.train(round_, rho, most))
-            self._losses.append(self._fleet.loss())
-        return self._rounds[round_ - 1]
-
-    def loss(self) -> float:
-        """Return the loss after the last round that was asked for."""
-        return self._losses[self._round]
-
-    def again(self) -> "FixedFleet":
-        """Begin before round 1."""
-        self._round = 0
-        return self
-
-
-def fixed_fleet(recipe: TestbedRecipe, seed: int, iterations: int) -> FixedFleet:
-    """Return the fleet of a recipe and seed at a fixed number, trained before as far as it was."""
-    return _fixed(_learning(recipe), seed, iterations).again()
-
-
-def _learning(recipe: TestbedRecipe) -> bytes:
-    """Return a recipe without what only placements and controls go by, as JSON."""
-    return msgspec.json.encode(
-        msgspec.structs.replace(
-            recipe,
-            policies={},
-            iterations=IterationsSpec(),
-            placement=PlacementSpec(),
-            world=msgspec.structs.replace(recipe.world, compare=()),
-        )
-    )
-
-
-@functools.lru_cache(maxsize=1)
-def _fixed(recipe: bytes, seed: int, _iterations: int) -> FixedFleet:
-    return FixedFleet(msgspec.json.decode(recipe, type=TestbedRecipe), seed)

@@ -18,7 +18,7 @@ from fedagent_coordinator.policies import Feedback, Purpose, RoundView, round_rn
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe.spec import MICRO
-from fedagent_testbed.learning.fleet import FixedFleet, Fleet, FleetRound, fixed_fleet
+from fedagent_testbed.learning.fleet import Fleet, FleetRound
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.worlds.base import arrived
 from fedagent_testbed.worlds.network import StreamNetwork, draw_network
@@ -70,7 +70,7 @@ class StreamStudy:
         self._left = round(recipe.world.streaming.budget * MICRO)
         self._iterations = make_iterations(recipe, control)
         self._network = draw_network(recipe, seed)
-        self._fleet = _fleet(recipe, seed, control, alone=place == ALONE)
+        self._fleet = Fleet(recipe, seed, alone=place == ALONE)
         size = self._fleet.model_bytes * recipe.world.streaming.model_scale
         self._transfer_s = self._network.transfer_s(size)
         self._cost_s = self._network.cost_s(size)
@@ -162,13 +162,6 @@ class StreamStudy:
         if self._placement is None or not len(fitting):
             return rounds
         return min(rounds, t + self._left / float(fitting.mean()))
-
-
-def _fleet(recipe: TestbedRecipe, seed: int, control: str, *, alone: bool) -> Fleet | FixedFleet:
-    match = _FIXED.fullmatch(control)
-    if match is None or alone:
-        return Fleet(recipe, seed, alone=alone)
-    return fixed_fleet(recipe, seed, int(match[1]))
 
 
 def is_alone(name: str) -> bool:
