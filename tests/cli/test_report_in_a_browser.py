@@ -55,7 +55,7 @@ def test_a_file_draws_all_and_asks_nobody(browser: "Browser", report: Path, widt
     drawn = page.evaluate(DRAWN)
     assert len(drawn) > 8
     assert all(drawn)
-    for title in ("Learning", "Time to accuracy"):
+    for title in ("Learning", "The run"):
         assert page.get_by_role("heading", name=title, exact=True).is_visible()
     for summary in page.locator("summary:visible").all():
         summary.click()

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -81,9 +80,7 @@ def render(run: RunReport) -> str:
     title = f"{summary.recipe} with policy {summary.policy}"
     about = f"{title}. Run {summary.run}, {run.state} after {run.progress} rounds."
     first = f'<p class="hint">{escape(summary.conclusion)}.</p>' if summary.conclusion else ""
-    parts = (_reached(run), _facts(run))
-    words = "".join(f'<section class="panel">{part}</section>' for part in parts if part)
-    words = f"{first}{_unmeasured(run)}{words}"
+    words = f'{first}{_unmeasured(run)}<section class="panel">{_facts(run)}</section>'
     data = msgspec.json.encode({"field": run.picture}).decode()
     data = data.replace("<", "\\u003c")  # names come from devices
     page = _static("index.html")
@@ -131,21 +128,6 @@ def _unmeasured(run: RunReport) -> str:
     return f'<p class="hint">Model quality: {escape(why)}.</p>'
 
 
-def _reached(run: RunReport) -> str:
-    reached = run.reached()
-    if not reached:
-        return ""
-    word = run.metric_line[0]
-    begun = run.rounds[0].opened_ms if run.rounds else 0
-    rows = [
-        (f"{target:.4g}", row.round, f"{((row.closed_ms or row.opened_ms) - begun) / 1000:.1f}")
-        if row is not None
-        else (f"{target:.4g}", "-", "-")
-        for target, row in reached
-    ]
-    return f"<h2>Time to {word}</h2>" + _table((word, "rounds", "seconds"), rows)
-
-
 def _facts(run: RunReport) -> str:
     def budget(micro: int | None) -> str:
         return "none" if micro is None else f"{credits_text(micro)} credits"
@@ -163,12 +145,3 @@ def _facts(run: RunReport) -> str:
     }
     rows = "".join(f"<tr><td>{escape(k)}</td><td>{escape(v)}</td></tr>" for k, v in facts.items())
     return f'<h2>The run</h2><table class="facts">{rows}</table>'
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    top = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    table = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="table">{table}</div>'

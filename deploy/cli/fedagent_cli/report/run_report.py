@@ -14,8 +14,6 @@ from fedagent_coordinator.picture.records import Field
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 from fedagent_coordinator.picture.watcher import Watcher
 
-SHARES = (0.8, 0.9, 0.95)
-"""Of the best model: when each was reached is told where the recipe has no target."""
 NOT_ENDED = "not ended"
 """The fact `state` of a run that may go on."""
 
@@ -57,20 +55,6 @@ class RunReport:
         """How many rounds are done, and of how many if there is an end."""
         of = f" of {self.summary.rounds_wanted}" if self.summary.rounds_wanted else ""
         return f"{len(self.rounds)}{of}"
-
-    def reached(self) -> list[tuple[float, RoundRow | None]]:
-        """Return accuracies or errors worth naming, and the first round that had each."""
-        run = self.summary
-        if run.best is None:
-            return []
-        by = run.measures[0]
-        shares = (run.best * share if by.rising else run.best / share for share in SHARES)
-        targets = [run.target] if run.target else [float(f"{value:.3g}") for value in shares]
-        known = [(row, row.metrics[by.key]) for row in self.rounds if by.key in row.metrics]
-        return [
-            (target, next((row for row, v in known if by.rank(v) >= by.rank(target)), None))
-            for target in targets
-        ]
 
     def record(self) -> dict[str, object]:
         """Return everything as plain JSON values."""
