@@ -36,15 +36,6 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     last_chosen: float | None = None
 
 
-class Expert(msgspec.Struct, frozen=True, kw_only=True):
-    """One of several that the policy averages: its weight, and what it says of both."""
-
-    name: str
-    weight: float
-    prediction: float | None = None
-    last_chosen: float | None = None
-
-
 class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     """What bound: money in micro-credits, else a count; `edge` is an id, empty for none."""
 
@@ -84,7 +75,6 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     edge: str = ""
     reasons: list[str] = []
     scores: list[Score] = []
-    experts: list[Expert] = []
     constraint: Constraint = Constraint()
     nearest_change: list[Change] = []
     solved: bool = False

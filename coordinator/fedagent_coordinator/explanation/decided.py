@@ -76,11 +76,11 @@ class DecidedRound:
         """Return what the policy's scores are made of, as far as it says."""
         policy: object = self.policy
         if not isinstance(policy, Explains):
-            return Aspects()
+            return {}
         try:
             return policy.aspects(self.view)
         except PolicyError:
-            return Aspects()
+            return {}
 
     def again(self, change: Change | None = None, client: int = 0) -> Selection | None:
         """Solve the round again, or as it were with a change and without exploration.

@@ -22,7 +22,7 @@ from fedagent_protocol.errors import FedagentError
 from fedagent_task.aggregation.alignment import DOUBTS
 from fedagent_task.recipe.spec import Recipe
 
-from .account import Constraint, Expert, Explanation, Score, known
+from .account import Constraint, Explanation, Score, known
 from .binding import binding
 from .decided import DecidedRound
 from .nearest import nearest_changes
@@ -102,7 +102,7 @@ def explained_round(
     """Return the same of a round that was decided anywhere; `names` are of edges by id."""
     names, orders = names or {}, orders or []
     aspects, client = decided.aspects(), device.client
-    said = binding(decided, client, names, aspects.values, orders)
+    said = binding(decided, client, names, aspects, orders)
     in_time = sum(one.in_time for one in orders)
     ordered = sum(one.status != "void" for one in orders)
     never = _never_delivers(ordered, in_time, orders)
@@ -113,7 +113,7 @@ def explained_round(
         reasons += _UNCHANGED.get(said.state, [])
     reasons += _told(ordered, in_time, orders)
     if pair is not None:
-        reasons += _believed({name: of[pair] for name, of in aspects.values.items()}, orders, never)
+        reasons += _believed({name: of[pair] for name, of in aspects.items()}, orders, never)
     return Explanation(
         run=run_id,
         round=decided.view.round,
@@ -126,7 +126,6 @@ def explained_round(
         solved=decided.policy is not None,
         reasons=reasons,
         scores=_scores(decided, aspects, pair),
-        experts=_experts(decided, aspects, pair),
         nearest_change=changes,
         propensity=_propensity(decided, client),
         ordered=ordered,
@@ -150,28 +149,13 @@ def _scores(decided: DecidedRound, aspects: Aspects, pair: int | None) -> list[S
     if "solver" in decided.parameters:
         with np.errstate(divide="ignore", invalid="ignore"):
             columns["score per credit"] = score / price
-    columns |= {name: of for name, of in aspects.values.items() if name not in aspects.experts}
+    columns |= aspects
     return [
         Score(
             name=name, device=known(of[pair]), last_chosen=None if last is None else known(of[last])
         )
         for name, of in columns.items()
         if np.isfinite(of[pair]) or (last is not None and np.isfinite(of[last]))
-    ]
-
-
-def _experts(decided: DecidedRound, aspects: Aspects, pair: int | None) -> list[Expert]:
-    if pair is None:
-        return []
-    last = decided.last_chosen(pair)
-    return [
-        Expert(
-            name=name,
-            weight=float(weight),
-            prediction=known(aspects.values[name][pair]),
-            last_chosen=None if last is None else known(aspects.values[name][last]),
-        )
-        for name, weight in aspects.experts.items()
     ]
 
 

@@ -8,7 +8,7 @@ micro-credits.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -348,17 +348,8 @@ class SelectionPolicy(Protocol):
         """Continue from `state` exactly; raise `StateError` if it is of other parameters."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Aspects:
-    """What a policy's scores are made of.
-
-    Attributes:
-        values: Named numbers of every pair, float64[P]; NaN where there is none.
-        experts: Weights of those of `values` that are forecasts, which are averaged.
-    """
-
-    values: Mapping[str, FloatArray] = field(default_factory=dict)
-    experts: Mapping[str, float] = field(default_factory=dict)
+Aspects = Mapping[str, FloatArray]
+"""What a policy's scores are made of, by name: float64[P] of pairs; NaN where there is none."""
 
 
 @runtime_checkable

@@ -128,7 +128,7 @@ class CocsPolicy(ArrayState):
         counts, _ = self._cells.lookup(self._keys(view, self._contexts(view)))
         limit = self._k_scale * view.round**self._z * math.log(view.round)
         enough = np.full(len(counts), limit)
-        return Aspects({"plays of its cell": counts.astype(np.float64), "explored above": enough})
+        return {"plays of its cell": counts.astype(np.float64), "explored above": enough}
 
     def learn(self, feedback: Feedback) -> None:
         """Count every played pair in the cell it was seen in, then move the bounds."""

@@ -80,8 +80,8 @@ class FairPolicy(ArrayState):
         """Return the fairness queue, and what the inner policy knows."""
         queue = self._queues.lengths(len(view.client_price))[view.pair_client]
         inner: object = self._inner
-        found = inner.aspects(view) if isinstance(inner, Explains) else Aspects()
-        return Aspects({**found.values, "queue": queue}, found.experts)
+        found = inner.aspects(view) if isinstance(inner, Explains) else {}
+        return {**found, "queue": queue}
 
     def learn(self, feedback: Feedback) -> None:
         """Let the inner policy learn from what was played, then move the queues."""

@@ -172,7 +172,7 @@ class FastestPolicy(ArrayState):
 
     def aspects(self, view: RoundView) -> Aspects:
         """Return the estimated time."""
-        return Aspects({"estimated seconds": self._times.lower_bound(view)})
+        return {"estimated seconds": self._times.lower_bound(view)}
 
     def learn(self, feedback: Feedback) -> None:
         """Learn the times."""

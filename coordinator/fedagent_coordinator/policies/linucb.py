@@ -130,7 +130,7 @@ class LinUcbPolicy(ArrayState):
         x = self._features(view)
         arms, edges = self._arms.grown(len(view.edge_budget)), view.pair_edge.astype(np.int64)
         mean = arms.upper(edges, x, 0.0)
-        return Aspects({"mean": mean, "width": arms.upper(edges, x, self._alpha) - mean})
+        return {"mean": mean, "width": arms.upper(edges, x, self._alpha) - mean}
 
     def learn(self, feedback: Feedback) -> None:
         """Regress X of what was played, then move the bounds."""

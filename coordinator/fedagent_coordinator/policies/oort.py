@@ -124,7 +124,7 @@ class OortPolicy(ArrayState):
             "seconds": np.where(explored, grown(self._duration_s, clients), np.nan),
             "preferred seconds": np.full(clients, self.preferred_s),
         }
-        return Aspects({name: column[view.pair_client] for name, column in values.items()})
+        return {name: column[view.pair_client] for name, column in values.items()}
 
     def learn(self, feedback: Feedback) -> None:
         """Take in utilities and durations, then let the pacer look back."""

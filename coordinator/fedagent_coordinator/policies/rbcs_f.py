@@ -221,7 +221,7 @@ class RbcsFPolicy(ArrayState):
         """Return the fairness queue and the estimated time, whose difference is the score."""
         queue = self._queues.lengths(len(view.client_price))
         tau = self._times.lower_bound(view)
-        return Aspects({"queue": queue[view.pair_client], "estimated seconds": tau})
+        return {"queue": queue[view.pair_client], "estimated seconds": tau}
 
     def learn(self, feedback: Feedback) -> None:
         """Learn the times, then move the queues."""

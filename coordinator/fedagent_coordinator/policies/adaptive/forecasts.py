@@ -16,7 +16,7 @@ from fedagent_coordinator.policies.state import ArrayState, floats
 from .context_experts import CONTEXT, LOW, Context, ContextExperts, is_shares, mixed
 from .device_filters import DeviceFilters, Found, chance_by_type
 from .shared_failures import SharedFailures
-from .upload_demand import EVERY, Rows
+from .upload_demand import Rows
 
 _SLOW, _FAST = 0.003, 0.05
 """Chances per round that a device turns into another one."""
@@ -55,18 +55,6 @@ class Forecasts(ArrayState):
         chances: FloatArray = self._weights @ self._corrected(found, by_type, promised)
         shared = self._shared.factor(view.pair_edge[rows], len(view.edge_budget))
         return chances * shared, chances, promised
-
-    def by_expert(self, view: RoundView) -> tuple[dict[str, FloatArray], dict[str, float]]:
-        """Return float64[P] of every expert, and its weight; those of the context share theirs."""
-        context = self._context.read(view, EVERY)
-        of_context = self._context.forecasts(context)
-        promised = self._context.mixture @ of_context
-        corrected = self._corrected(*self._asked(context, promised), promised)
-        forecasts = (*of_context, *corrected[1:])
-        context, *others = self._weights.tolist()
-        weights = (*(context * self._context.mixture).tolist(), *others)
-        names = (*(f"context_{name}" for name in CONTEXT), *EXPERTS[1:])
-        return dict(zip(names, forecasts, strict=True)), dict(zip(names, weights, strict=True))
 
     def never(self, clients: IntArray, round_: int) -> FloatArray:
         """Return float64[R], the chance that each client never delivers."""

@@ -129,7 +129,7 @@ class AdaptivePolicy(ArrayState):
         return explained(view, np.concatenate((first, rest)), scores, notes)
 
     def aspects(self, view: RoundView) -> Aspects:
-        """Return the forecasts of all experts, and what is believed of each device."""
+        """Return the forecast and what it is made of, and what is believed of each device."""
         anew = self._restarted(view)
         forecast, own, promised = self._scores(view, anew)
         clients = view.pair_client.astype(np.int64)
@@ -143,8 +143,7 @@ class AdaptivePolicy(ArrayState):
         }
         if view.trust is not None:
             values["trust"] = view.trust[clients]
-        experts, weights = self._forecasts.by_expert(view)
-        return Aspects(values | experts, weights)
+        return values
 
     def learn(self, feedback: Feedback) -> None:
         """Teach the forecasts; remember who played, and what an update costs."""

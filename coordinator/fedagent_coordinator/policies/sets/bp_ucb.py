@@ -141,7 +141,7 @@ class BpUcbPolicy(ArrayState):
         }
         if index is not None:
             values |= {"index": index, "has yet to train": self._cold(total).astype(np.float64)}
-        return Aspects({name: column[clients] for name, column in values.items()})
+        return {name: column[clients] for name, column in values.items()}
 
     def learn(self, feedback: Feedback) -> None:
         """Note positions and first opinions; at the end of a slot, pulls and beliefs."""

@@ -11,7 +11,6 @@ function explained(said, names) {
   const parts = [h("p", {}, h("span", { class: `chip ${said.state === "selected" ? "good" : "warn"}` }, said.state.replace("_", " ")), ` in round ${said.round}, policy ${said.policy || "unknown"}`), h("ul", {}, ...said.reasons.map((one) => h("li", {}, one)))];
   if (said.nearest_change.length) parts.push(h("h3", {}, "What would have selected it"), h("ul", {}, ...said.nearest_change.map((one) => h("li", {}, changed(one, names)))));
   if (said.scores.length) parts.push(table("Scores", [["score"], ["this device", "n"], ["the last chosen", "n"]], said.scores.map((one) => [one.name, number(one.device), number(one.last_chosen)])));
-  if (said.experts.length) parts.push(table("Experts that the policy averages", [["expert"], ["weight", "n"], ["says of it", "n"]], said.experts.map((one) => [one.name, number(one.weight, 2), number(one.prediction)])));
   return parts;
 }
 export async function openCard(app, id) {

@@ -109,15 +109,6 @@ def _print(said: Explanation, changes: list[str], away_s: int | None) -> None:
         echo()
         rows = [(one.name, _cell(one.device), _cell(one.last_chosen)) for one in said.scores]
         table(("what the policy knew", "device", "last chosen"), rows)
-    if said.experts:
-        echo()
-        table(
-            ("forecast", "weight", "device", "last chosen"),
-            [
-                (one.name, f"{one.weight:.0%}", _cell(one.prediction), _cell(one.last_chosen))
-                for one in said.experts
-            ],
-        )
     if said.orders:
         echo()
         table(
