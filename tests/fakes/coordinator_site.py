@@ -274,9 +274,10 @@ def check_books(site: Site, rounds: int) -> None:
         assert len(set(evaluated)) == len(evaluated), "a model was evaluated twice"
         restored, replayed = decision_policies(site.recipe), decision_policies(site.recipe)
         read.restore(run.run_id, restored)
-        for feedback, controls in read.settled(run.run_id):
-            replayed.learn(feedback, controls)
-    one, other = restored.state(), replayed.state()
-    for name, value in one.items():
+        for one in read.logged(run.run_id, since=read.closed_until(run.run_id)):
+            if one.feedback is not None:
+                replayed.learn(one.feedback, one.controls)
+    learnt, other = restored.state(), replayed.state()
+    for name, value in learnt.items():
         for again in (other[name], lived.get(name, value)):
             assert np.array_equal(value, again, equal_nan=value.dtype.kind == "f"), name

@@ -153,22 +153,23 @@ class Reader(Queries):
             )
         )
 
-    def logged(self, run_id: str) -> Iterator[Logged]:
-        """Yield every round that has ended as `fedagent replay` needs it, in order.
+    def logged(self, run_id: str, *, since: int = 0, before: int = MAX_COUNT) -> Iterator[Logged]:
+        """Yield every round that has ended between two others as it is on disk, in order.
 
         Raises:
             UnknownRoundError: What the first of them saw is gone.
         """
-        self._refuse_pruned(run_id, 1)
+        if since + 1 < before:
+            self._refuse_pruned(run_id, since + 1)
         unlimited = self.run(run_id).unlimited
-        free = self._free(run_id, 1)
+        free = self._free(run_id, since + 1)
         rows = self._db.execute(
             "SELECT r.*, e.mode, n.amount_micro AS settled FROM rounds r "
             "LEFT JOIN evaluations e USING (run_id, round) "
             "JOIN entries n ON n.run_id = r.run_id AND n.round = r.round "
             "AND n.kind IN ('settle', 'void') WHERE r.run_id = ? AND r.state <> 'open' "
-            "ORDER BY r.round",
-            (run_id,),
+            "AND r.round > ? AND r.round < ? ORDER BY r.round",
+            (run_id, since, before),
         )
         for row in rows:
             view, selection = saw(row)
@@ -200,33 +201,11 @@ class Reader(Queries):
         if row is not None:
             policies.restore(unpack_arrays(row["state"]))
         replayed, since = 0, 0 if row is None else row["round"]
-        for feedback, controls in self.settled(run_id, since=since, before=before):
-            policies.learn(feedback, controls)
-            replayed += 1
+        for one in self.logged(run_id, since=since, before=before):
+            if one.feedback is not None:
+                policies.learn(one.feedback, one.controls)
+                replayed += 1
         return replayed
-
-    def settled(
-        self, run_id: str, *, since: int | None = None, before: int = MAX_COUNT
-    ) -> Iterator[tuple[Feedback, Controls]]:
-        """Yield what was learnt of every settled round between two others, in order.
-
-        Without the first, all those that are not pruned.
-
-        Raises:
-            UnknownRoundError: What the first of them saw is gone.
-        """
-        since = self.closed_until(run_id) if since is None else since
-        if since + 1 < before:
-            self._refuse_pruned(run_id, since + 1)
-        rows = self._db.execute(
-            "SELECT r.*, e.mode FROM rounds r LEFT JOIN evaluations e USING (run_id, round) "
-            "WHERE r.run_id = ? AND r.round > ? AND r.round < ? AND r.state = 'done' "
-            "ORDER BY r.round",
-            (run_id, since, before),
-        )
-        for row in rows:
-            view, selection = saw(row)
-            yield self._feedback(row, view, selection.pairs), controls_of(row)
 
     def _feedback(self, row: sqlite3.Row, view: RoundView, pairs: IntArray) -> Feedback:
         key = (row["run_id"], row["round"])
