@@ -68,6 +68,14 @@ def test_an_edge_that_forgot_what_it_had_refused_is_told_not_to_wait(
     assert len(trainee.jobs(Train)) == (not restarted), "it never trains twice"
 
 
+def test_an_order_older_than_one_before_is_not_trained(trainee: HandEdge) -> None:
+    trainee.train(start(trainee, 2), b"update of round two")
+    trainee.receipt(trainee.said(m.UpdateOffer)[-1], m.ReceiptStatus.ACCEPTED)
+    trainee.serve(trainee.order(1, MODEL), MODEL)
+    assert reasons(trainee) == [(1, m.DeclineReason.BUSY)]
+    assert len(trainee.jobs(Train)) == 1
+
+
 def test_a_newer_order_cancels_older_work_and_says_so(trainee: HandEdge) -> None:
     job = start(trainee, 1).job
     trainee.serve(trainee.order(2, MODEL), MODEL)
