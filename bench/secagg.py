@@ -33,8 +33,6 @@ seed = 1
 kind = "softmax"
 features = {FEATURES}
 classes = {CLASSES}
-[data]
-dtype = "float32"
 [learner]
 batch = 10
 buffer = 10

@@ -67,6 +67,7 @@ class Arrival:
     topic: str
     payload: bytes
     at: float
+    retained: bool = False
 
 
 class Link:
@@ -462,7 +463,8 @@ class Link:
         self.counters["received"] += 1
         self.counters["received_bytes"] += len(message.payload)
         try:
-            self._batch.append(Arrival(message.topic, bytes(message.payload), time.monotonic()))
+            payload, now = bytes(message.payload), time.monotonic()
+            self._batch.append(Arrival(message.topic, payload, now, message.retain))
         except UnicodeDecodeError:
             self.counters["callback_errors"] += 1
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -29,6 +30,10 @@ from fedagent_testbed.local import RoleProcess
         ("csv:{0}/nope.csv", "csv: .*/nope.csv: there is no such file; check the path"),
         ("csv:{0}/thin.csv", "csv: .*/thin.csv: line 1 has one column only"),
         ("csv:{0}/open.csv", "no complete line"),
+        ("csv:~nobody-there/a.csv", "csv: .*/a.csv: there is no such file"),
+        (f"csv:{{0}}/{'x' * 300}", "File name too long; check the path"),
+        ("csv:{0}/pipe", "cannot be read twice; have it written to a file"),
+        ("replay:~nobody-there/a.npz", "no such file"),
         ("replay:{0}/nope.npz", "no such file"),
         ("replay:{0}/empty.npz", "empty.npz: is empty; put samples into it"),
         ("replay:{0}/empty.npz,labels=1", "empty.npz: is empty; put samples into it"),
@@ -41,6 +46,7 @@ def test_what_is_not_there_is_found(tmp_path: Path, stream: str, words: str) -> 
     (tmp_path / "there.csv").write_text("x,y\n1,2\n")
     (tmp_path / "open.csv").write_text("x,y")
     (tmp_path / "thin.csv").write_text("y\n1\n")
+    os.mkfifo(tmp_path / "pipe")
     np.savez(tmp_path / "empty.npz", x=np.zeros((0, 4), np.float32), y=np.zeros(0, np.int64))
     with pytest.raises(StreamError, match=words):
         check_stream(stream.format(tmp_path))

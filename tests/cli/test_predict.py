@@ -18,7 +18,7 @@ FEATURES = (
     FeatureSpec(name="pa", mean=101_325.0, deviation=500.0),
     FeatureSpec(name="lux", scale=1e-5),
 )
-YES_NO = DataSpec(dtype="float64", labels=("calm", "storm"), features=FEATURES)
+YES_NO = DataSpec(labels=("calm", "storm"), features=FEATURES)
 LOGISTIC, LINEAR = (ModelSpec(kind="logistic", features=2), ModelSpec(kind="linear", features=2))
 CSV = "pa,lux,state\n100000,1,storm\n102000,2,calm\n102000,3,storm\n"
 
@@ -61,7 +61,7 @@ def test_classes_have_their_names_and_the_last_line_says_how_good(
 def test_a_number_is_told_with_its_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = DataSpec(dtype="float64", scale=0.5)
+    data = DataSpec(scale=0.5)
     here("predict", model_file(tmp_path, LINEAR, data), stream=csv(tmp_path, "1,0,-2\n3,0,-3\n"))
     assert capsys.readouterr().out == (
         "-1   label -2.0\n-3   label -3.0\nrmse 0.7071, mae 0.5 on 2 samples\n"

@@ -9,7 +9,7 @@ RECIPE = """
 name = "signs"
 seed = 3
 model = { kind = "logistic", features = 3 }
-data = { dtype = "float32", labels = ["minus", "plus"] }
+data = { labels = ["minus", "plus"] }
 learner = { rate = 0.5, batch = 20, passes = 5 }
 rounds = { count = 4, deadline_s = 5.0, every_s = 60.0 }
 budget = { per_edge = 1.0 }

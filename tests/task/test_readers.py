@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,13 @@ def test_sizes_are_limited_before_arrays_are_made(tmp_path: Path) -> None:
     bomb.write_bytes(gzip.compress(b"1,2\n" * 1_000_000))
     with pytest.raises(DatasetError, match="larger than 1000 bytes"):
         read_csv(bomb, limit=1000)
+    with (tmp_path / "large.csv").open("wb") as file:
+        file.truncate(1 << 28)
+    tracemalloc.start()
+    with pytest.raises(DatasetError, match="larger than"):
+        read_csv(tmp_path / "large.csv", limit=1 << 27)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
     archive = tmp_path / "bomb.npz"
     np.savez_compressed(archive, x=np.zeros((1000, 1000)), y=np.zeros(1000))
     with pytest.raises(DatasetError, match="limit"):
@@ -123,6 +131,8 @@ def test_the_last_column_of_a_csv_is_its_label(tmp_path: Path) -> None:
         ("t;kind\n1,5;0\n1.234;1\n", "line 3, column 't', is not a number"),
         ("time,t,kind\n12:30,1,0\n", "line 2, column 'time', is not a number"),
         ('1,"2\n3,4\n', "line 1 "),
+        ("My logger,,\nt,h,kind\n1,2,0\n", "one column with a name only"),
+        ("\0t\0,\0k\0\n\0" + "1\0,\0" + "2", "is UTF-16 or no text; have it written as UTF-8"),
     ):
         path.write_text(content)
         with pytest.raises(DatasetError, match=says):
@@ -147,7 +157,7 @@ def test_the_last_column_of_a_csv_is_its_label(tmp_path: Path) -> None:
     ],
     ids=str.split,
 )
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
 def test_a_csv_is_read_as_spreadsheets_and_loggers_write_it(
     tmp_path: Path, content: str, encoding: str
 ) -> None:

@@ -13,7 +13,7 @@ MLP = ("model.kind=mlp", "model.hidden=[8]")
 NOISE = ("privacy.mode=central", "rounds.weighting=uniform")
 MASKS = ("secure_aggregation.minimum_cohort=3",)
 STRATEGY = "aggregation.name"
-MF = ("model={kind='mf',features=2,users=9,items=7,rank=2}", "data={dtype='int64'}")
+MF = ("model={kind='mf',features=2,users=9,items=7,rank=2}",)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ Make = Callable[..., World]
 DIGITS = ("digits:rate=200",) * 3
 MLP = (
     'model={kind="mlp", hidden=[16], features=64, classes=10}',
-    'data={dtype="uint8", scale=0.125, offset=-0.6}',
+    "data={scale=0.125, offset=-0.6}",
     "learner={rate=0.2, batch=50, passes=8}",
     'evaluation={on_device=true, dataset="digits-test"}',
     *("rounds.count=5", "rounds.merge_every=1"),
@@ -93,7 +93,7 @@ def test_mixed_units_are_learnt_when_standardized(world: Make, tmp_path: Path) -
     features = ", ".join(f'{{name="{name}"}}' for name in SENSORS)
     sets = (
         f'model={{kind="softmax", features={len(SENSORS)}, classes=3}}',
-        f'data={{dtype="float64", standardize=true, features=[{features}]}}',
+        f"data={{standardize=true, features=[{features}]}}",
         "learner={rate=0.3, batch=50, passes=10}",
         "limits.norm=0",
         f'evaluation.dataset="{tmp_path / "test.npz"}"',

@@ -24,7 +24,7 @@ from .invariants import flat
 Make = Callable[..., World]
 EDGE = "edge-0"
 LEARNT = (
-    'data={dtype="uint8", scale=0.125, offset=-0.6}',
+    "data={scale=0.125, offset=-0.6}",
     "learner={rate=0.2, batch=50, passes=1}",
     "aggregation.robust=none",
     *("policy.name=all", "budget.per_edge=9", "rounds.merge_every=1", "rounds.count=1"),

@@ -1,7 +1,7 @@
 """What a stream gives to the trainer, and how foreign text becomes numbers."""
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_task.models.base import Csr
-from fedagent_task.readers.table import number_of
+from fedagent_task.readers.table import FIRST_LINES, SampleError, number_of
+
+from .spec import StreamError
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,18 @@ class Stream(Protocol):
         ...
 
 
+Row = tuple[list[float], float]
+"""Features and label of a sample."""
+
+
 class ResumableStream:
     """What streams with a past have: where to go on, and what was lost, by reason."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset
         self._counters: Counter[str] = Counter()
+        self._read = False  # there was a sample
+        self._unread: list[SampleError] = []  # before the first one
 
     @property
     def offset(self) -> int:
@@ -95,35 +103,50 @@ class ResumableStream:
         """What was dropped, refused or begun anew so far."""
         return self._counters
 
+    def _keep(self, row: Row, rows: deque[Row]) -> None:
+        self._read, self._unread = True, []
+        self._counters["dropped"] += len(rows) == rows.maxlen
+        rows.append(row)
 
-class BadSampleError(ValueError):
-    """Raised for a sample that cannot be used; `reason` is a counter's name."""
+    def _refuse(self, error: SampleError) -> None:
+        self._counters[error.why] += 1
+        if not self._read and len(self._unread) < FIRST_LINES:
+            self._unread.append(error)
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-Row = tuple[list[float], float]
-"""Features and label of a sample."""
+    def _expect_one(self, key: str, what: str, path: str = "") -> None:
+        """Raise `StreamError` where many came and none was a sample: it says what to mend."""
+        if len(self._unread) == FIRST_LINES:
+            error = self._unread[0]
+            reason = f"no {what} so far is a sample: {error.sentence.strip()}"
+            raise StreamError(key, reason, error.hint, path)
 
 
 def finite(numbers: list[float]) -> list[float]:
     """Return the numbers if they are finite."""
     if not all(map(math.isfinite, numbers)):
-        raise BadSampleError("bad_not_finite")
+        hint = "have gaps left out"
+        raise SampleError("bad_not_finite", "", "has a number that is not finite", hint)
     return numbers
 
 
 def label_of(
-    text: str, names: Sequence[str], number: Callable[[str], float | None] = number_of
+    text: str,
+    names: Sequence[str],
+    column: str,
+    number: Callable[[str], float | None] = number_of,
 ) -> float:
-    """Return a label's number; names of classes count from 0."""
+    """Return a label's number.
+
+    Names of classes count from 0. Where they are numbers themselves, such a number is a name.
+    """
     if text in names:
         return float(names.index(text))
-    found = number(text)
-    if found is None or not math.isfinite(found):
-        raise BadSampleError("bad_label")
+    found, known = number(text), [number_of(name) for name in names]
+    if found is not None and found in known:
+        return float(known.index(found))
+    if found is None or not math.isfinite(found) or any(one is not None for one in known):
+        hint = "count classes from 0, or name them in data.labels of the recipe"
+        raise SampleError("bad_label", column, "is no label of the task", hint)
     return found
 
 

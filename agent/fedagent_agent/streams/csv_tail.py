@@ -1,25 +1,15 @@
 """A CSV file that is being appended; its lines are samples, and so never logged."""
 
-import codecs
 import hashlib
 import math
 import os
 from collections import deque
 from io import FileIO
 
-from fedagent_task.readers.table import FIRST_LINES, Table, TableError
+from fedagent_task.readers.table import FIRST_LINES, SampleError, Table
 from fedagent_task.recipe.spec import DataSpec
 
-from .base import (
-    BadSampleError,
-    ResumableStream,
-    Row,
-    Samples,
-    StreamSchema,
-    finite,
-    label_of,
-    samples_of,
-)
+from .base import ResumableStream, Row, Samples, StreamSchema, finite, label_of, samples_of
 from .kinds import Csv
 from .spec import StreamError
 
@@ -43,17 +33,16 @@ class CsvStream(ResumableStream):
         del seed
         super().__init__(offset)
         self._spec, self._data = spec, data
-        self._resumed, self._meaning, start = mark.split() if mark else ("", "", "0")
+        self._resumed, self._meaning, start = mark.split(" ") if mark else ("", "", "0")
         self._start = int(start)  # of the lines that name the columns, in this file
         self._file: FileIO | None = None
         self._tail = b""
         self._table: Table | None = None
+        self._found = ""  # the meaning of this file's columns
         self._names: tuple[str, ...] = ()  # of the features, then of the label
         self._columns: tuple[int, ...] = ()  # empty until this file's are learnt
         self._features = 0
         self._label: int | None = None
-        self._read = False  # a line of this file was a sample
-        self._unread: list[TableError] = []
 
     @property
     def mark(self) -> str:
@@ -72,8 +61,9 @@ class CsvStream(ResumableStream):
         try:
             if self._offset and not same:
                 self._begin("rotated")
-            if not self._learn(self._file, same=False):
-                raise self._unreadable("has no complete line yet", "start once it has one")
+            if not self._learn(self._file):
+                hint = "start once it has one, with a line feed at its end"
+                raise self._unreadable("has no complete line yet", hint)
         except StreamError:
             self.close()
             raise
@@ -95,10 +85,7 @@ class CsvStream(ResumableStream):
                 self._file = self._reopen()
                 self._begin("rotated")
                 self._read_on(rows)
-            if len(self._unread) == FIRST_LINES:
-                error = self._unread[0]
-                reason = f"no line so far is a sample: {error.sentence.strip()}"
-                raise self._unreadable(reason, error.hint)
+            self._expect_one("csv", "line", str(self._spec.file))
         except StreamError:
             if not rows:
                 raise
@@ -114,9 +101,9 @@ class CsvStream(ResumableStream):
 
     def _reopen(self) -> FileIO | None:
         """Return the file, or None while there is none."""
-        if self._spec.file.is_fifo():
-            raise self._unreadable("cannot be read twice", "have it written to a file")
         try:
+            if self._spec.file.is_fifo():
+                raise self._unreadable("cannot be read twice", "have it written to a file")
             # Unbuffered: what was read before a truncation must not come again.
             return self._spec.file.open("rb", buffering=0)
         except FileNotFoundError:
@@ -128,12 +115,13 @@ class CsvStream(ResumableStream):
         return StreamError("csv", reason, hint, str(self._spec.file))
 
     def _was_replaced(self) -> bool:
-        if self._file is None:
-            return self._spec.file.exists()
         try:
-            return not os.path.samestat(os.fstat(self._file.fileno()), self._spec.file.stat())
-        except OSError:
+            there = self._spec.file.stat()
+        except FileNotFoundError:
             return False  # renamed away, and the new one is not there yet
+        except OSError as error:
+            raise self._unreadable(error.strerror or "cannot be read", "check the path") from error
+        return self._file is None or not os.path.samestat(os.fstat(self._file.fileno()), there)
 
     def _before(self, file: FileIO) -> bytes:
         count = min(self._offset, TAIL_BYTES)
@@ -147,26 +135,23 @@ class CsvStream(ResumableStream):
 
     # ---------------------------------------------------------------- columns
 
-    def _learn(self, file: FileIO, *, same: bool) -> bool:
+    def _learn(self, file: FileIO) -> bool:
         """Learn from the first lines; False while there is none."""
         head = os.pread(file.fileno(), MAX_LINE_BYTES, self._start)
-        if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in head[:2]:
-            raise self._unreadable("is UTF-16 or no text", "have it written as UTF-8")
-        known = head[: head.rfind(b"\n") + 1].splitlines()[:FIRST_LINES]
-        lines = [line.decode("utf-8-sig", "replace") for line in known]
+        lines = [*map(_text, head[: head.rfind(b"\n") + 1].splitlines()[:FIRST_LINES])]
         if not any(map(str.strip, lines)):
             return False
-        wanted = (*self._names, *self._spec.features, self._spec.label)
         try:
-            table = Table.learn(lines, [name for name in wanted if not name.isdigit()])
-        except TableError as error:
+            table = Table.learn(lines)
+        except SampleError as error:
             raise self._unreadable(error.reason, error.hint) from error
-        former = self._table
+        former, new = self._table, not (self._offset or self._columns)
         if former is not None and former.width == table.width and not table.names:
             # It goes on without its first lines, as where a logger's file is cut.
             table.names, table.units = former.names, former.units
-        self._use(table, same=same)
-        if not (same or self._offset):
+        self._find_columns(table)
+        self._table = table
+        if new:
             self._expect_sample(table, lines)
         return True
 
@@ -176,26 +161,26 @@ class CsvStream(ResumableStream):
         for number, line in enumerate(lines[table.first :], table.first + 1):
             try:
                 if line.strip():
-                    fields = [field or "nan" for field in table.fields(line)]
-                    table.numbers(fields, self._columns)
+                    self._numbers(table, line)
                     return
-            except TableError as error:
+            except SampleError as error:
                 fault = fault or self._unreadable(error.of(number), error.hint)
         if fault is not None:
             self._columns = ()
             raise fault
 
-    def _use(self, table: Table, *, same: bool) -> None:
+    def _find_columns(self, table: Table) -> None:
         """Find the columns by the names that they had, else by those of stream and recipe."""
-        names, self._columns = table.names, ()
+        names, label = table.names, self._spec.label
+        recipes = [one.name for one in self._data.features]
+        wanted = list(self._spec.features) or (recipes if set(recipes) <= set(names) else [])
         if self._names and names:
             *wanted, label = self._names
-        else:
-            recipes = [one.name for one in self._data.features]
-            known = recipes if set(recipes) <= set(names) else []
-            wanted, label = list(self._spec.features) or known, self._spec.label
-        if missing := [name for name in wanted if name not in names]:
-            raise StreamError("features", f"no column {missing[0]!r}", "name columns of line 1")
+        for name in wanted:
+            if (count := names.count(name)) != 1:
+                hint = "have the file's first line name each column once, and write these names"
+                what = f"{count} columns" if count else "no column"
+                raise StreamError("features", f"{what} {name!r}", hint)
         at = _column_of(label, table)
         columns = tuple(map(names.index, wanted)) or tuple(i for i in table.columns if i != at)
         if not columns:
@@ -203,12 +188,12 @@ class CsvStream(ResumableStream):
         every = columns if at is None else (*columns, at)
         found = [table.name(i) for i in every]
         meaning = _digest(repr((found, at is None)).encode())
-        if not same and self._meaning not in ("", meaning):
+        if self._meaning not in ("", meaning):
             reason = f"had other columns before; now they are {', '.join(found)}"
             hint = "write names and units as before, or have the stream read another file"
             raise self._unreadable(reason, hint)
-        self._table, self._meaning = table, meaning
-        self._columns, self._label, self._features = columns, at, len(columns)
+        self._found, self._columns, self._label = meaning, columns, at
+        self._features = len(columns)
         if names:
             self._names = (*(names[i] for i in columns), "none" if at is None else names[at])
 
@@ -216,7 +201,7 @@ class CsvStream(ResumableStream):
         """Tell whether a line in the middle has names again, as where a logger began anew."""
         try:
             return bool(set(Table.learn([line]).names) & set(self._names))
-        except TableError:
+        except SampleError:
             return False
 
     # ------------------------------------------------------------------ lines
@@ -228,7 +213,7 @@ class CsvStream(ResumableStream):
         if self._before(file) != self._tail:
             self._begin("truncated")
         # Names may come before units, and both before samples.
-        if not (self._read or self._learn(file, same=bool(self._columns))):
+        if not (self._read or self._learn(file)):
             return
         assert self._table is not None
         skipped = self._table.first if self._offset == self._start else 0
@@ -247,44 +232,47 @@ class CsvStream(ResumableStream):
         at = 0
         try:
             for number, line in enumerate(lines):
-                if number >= skipped and line.strip() and not self._take_line(line, rows):
+                if number >= skipped and line.strip() and not self._take_line(_text(line), rows):
                     self._start, self._read = self._offset + at, False
-                    self._learn(file, same=False)
+                    self._learn(file)
                     skipped = number + self._table.first
                 at += len(line)
         finally:
             self._offset, self._tail = self._offset + at, (self._tail + data[:at])[-TAIL_BYTES:]
 
-    def _take_line(self, line: bytes, rows: deque[Row]) -> bool:
+    def _take_line(self, line: str, rows: deque[Row]) -> bool:
         """Add a sample, or count why there is none; False for a line of names."""
-        table, fields, why = self._table, list[str](), ""
+        table = self._table
         assert table is not None
         try:
-            fields = table.fields(line.decode("utf-8-sig"))
-            numbers = finite(table.numbers(fields, self._columns))
-            names, at = self._data.labels, self._label
-            label = math.nan if at is None else label_of(fields[at], names, table.number)
-        except UnicodeDecodeError:
-            why = "bad_encoding"
-        except BadSampleError as error:
-            why = error.reason
-        except TableError as error:
-            if self._names_columns(line.decode("utf-8-sig")):
+            numbers, fields = self._numbers(table, line)
+            label = math.nan
+            if self._label is not None:
+                name = f"column {table.name(self._label)}"
+                label = label_of(fields[self._label], self._data.labels, name, table.number)
+            self._keep((finite(numbers), label), rows)
+            self._meaning = self._found  # not before: units may come behind names
+        except SampleError as error:
+            if error.why in ("bad_columns", "bad_number") and self._names_columns(line):
                 return False
-            why = "bad_number" if len(fields) == table.width else "bad_columns"
-            if not self._read and len(self._unread) < FIRST_LINES:
-                self._unread.append(error)
-        else:
-            self._read, self._unread = True, []
-            self._counters["dropped"] += len(rows) == rows.maxlen
-            rows.append((numbers, label))
-            return True
-        self._counters[why] += 1
+            self._refuse(error)
         return True
+
+    def _numbers(self, table: Table, line: str) -> tuple[list[float], list[str]]:
+        """Return a line's features, NaN for gaps, and all fields."""
+        fields = [field or "nan" for field in table.fields(line)]
+        return table.numbers(fields, self._columns), fields
 
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _text(line: bytes) -> str:
+    try:
+        return line.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return line.decode("latin-1")  # a degree sign of an older tool
 
 
 def _column_of(label: str, table: Table) -> int | None:
@@ -295,6 +283,6 @@ def _column_of(label: str, table: Table) -> int | None:
         return None
     if label in ("first", "last") and table.columns:
         return table.columns[-1 if label == "last" else 0]
-    if label.isdigit() and int(label) < table.width:
+    if label.isdecimal() and int(label) < table.width:
         return int(label)
     raise StreamError("label", f"no column {label!r}", "name a column, first, last or none")

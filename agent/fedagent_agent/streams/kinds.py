@@ -1,6 +1,8 @@
 """The kinds of streams as text: their options, and what goes together. Without numpy."""
 
 import math
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 _DIGITS_PARTS = 100
 """The bundled digits have more samples of each label than that."""
 _Index = Annotated[int, Meta(ge=1, le=10**6)]
+_TOPIC = re.compile(r"(?:(?:\+|[^+#\0/]*)/)*(?:\+|#|[^+#\0/]+)")
+"""What a broker takes: + is one level, # all that are left."""
 _FORM = "mqtt://HOST:PORT/TOPIC?features=a,b&label=y"
 
 
@@ -125,7 +129,7 @@ class Csv(StreamSpec, frozen=True, kw_only=True):
     @property
     def file(self) -> Path:
         """The path, with a home in it."""
-        return Path(self.path).expanduser()
+        return Path(os.path.expanduser(self.path))  # noqa: PTH111 - Path's own raises
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +195,9 @@ class Mqtt(StreamSpec, frozen=True, kw_only=True):
         if not text.startswith("//"):
             raise no_kind(kind)
         try:
-            url = urlsplit(f"{kind}:{text}")
+            url = urlsplit(f"{kind}:{text}".replace("#", "%23"))
             topic = unquote(url.path.lstrip("/"))
-            if not url.netloc or not topic:
+            if not url.netloc or not _TOPIC.fullmatch(topic):
                 raise StreamError("mqtt", "needs a host and a topic", f"write {_FORM}")
             broker = BrokerAddress.parse(f"{kind}://{url.netloc}")
         except (AddressError, ValueError) as error:  # urlsplit's own, of brackets

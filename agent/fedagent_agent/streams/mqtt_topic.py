@@ -11,11 +11,10 @@ import msgspec
 from fedagent_node.errors import LinkError
 from fedagent_node.link import Arrival, Link
 from fedagent_protocol.errors import text_of
-from fedagent_task.readers.table import number_of
+from fedagent_task.readers.table import SampleError, number_of
 from fedagent_task.recipe.spec import DataSpec
 
 from .base import (
-    BadSampleError,
     ResumableStream,
     Row,
     Samples,
@@ -49,6 +48,7 @@ class MqttStream(ResumableStream):
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: Link | None = None
+        self._refused = ""  # why the broker refuses the topic
 
     def open(self, now: float) -> StreamSchema:
         """Begin to connect in the background; the schema is what was declared."""
@@ -78,8 +78,15 @@ class MqttStream(ResumableStream):
         return StreamSchema(len(names), names=names)
 
     def take(self, now: float) -> Samples:
-        """Return the good messages since the last take."""
+        """Return the good messages since the last take.
+
+        Raises:
+            StreamError: The broker refuses the topic, or no message is a sample.
+        """
         del now
+        if self._refused:
+            raise StreamError("mqtt", self._refused, "let the stream's user read the topic")
+        self._expect_one("mqtt", "message")
         rows = [self._rows.popleft() for _ in range(len(self._rows))]
         return samples_of(rows, len(self._fields))
 
@@ -104,50 +111,53 @@ class MqttStream(ResumableStream):
         link.subscribe(self._spec.topic).add_done_callback(self._subscribed)
 
     def _subscribed(self, answer: "asyncio.Future[None]") -> None:
-        if not answer.cancelled() and answer.exception() is not None:
-            self._counters["subscribe_refused"] += 1
+        self._refused = "" if answer.cancelled() else str(answer.exception() or "")
 
     def _arrived(self, arrivals: list[Arrival]) -> None:
-        """Read messages in the link's loop."""
+        """Read messages in the link's loop; one that was kept by the broker is an old one."""
         for arrival in arrivals:
             try:
-                row = self._read(arrival.payload)
-            except BadSampleError as error:
-                self._counters[error.reason] += 1
-            else:
-                self._counters["dropped"] += len(self._rows) == self._rows.maxlen
-                self._rows.append(row)
+                if not arrival.retained:
+                    self._keep(self._sample(arrival.payload), self._rows)
+            except SampleError as error:
+                self._refuse(error)
 
-    def _read(self, payload: bytes) -> Row:
+    def _sample(self, payload: bytes) -> Row:
+        hint = "have it publish a JSON object with numbers, or one number"
         if len(payload) > MAX_MESSAGE_BYTES:
-            raise BadSampleError("bad_too_long")
+            raise SampleError("bad_too_long", "a message", "is too long", hint)
         try:
             text = text_of(payload)
             message = msgspec.json.decode(text) if number_of(text) is None else text
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise BadSampleError("bad_json") from error
-        numbers = finite([self._number(field, message) for field in self._fields])
-        if self._label is None:
-            return numbers, math.nan
-        said = _found(message, self._label.name)
-        if isinstance(said, str) and said in self._names:
-            return numbers, label_of(said, self._names)
-        return numbers, self._number(self._label, message)
+            raise SampleError(
+                "bad_json", "a message", "is neither JSON nor a number", hint
+            ) from error
+        numbers = [self._number(field, message) for field in self._fields]
+        return numbers, math.nan if self._label is None else self._number(self._label, message)
 
     def _number(self, field: Field, message: object) -> float:
         """Return the number of a field; a message that is one is that of a stream's only field."""
+        what = f"field {field.name!r}"
         alone = not isinstance(message, dict) and len(self._fields) == 1 and self._label is None
         value = message if alone else _found(message, field.name)
-        if not isinstance(value, int | float | str):
-            raise BadSampleError("bad_missing" if value is None else "bad_number")
+        if value is None:
+            raise SampleError("bad_missing", what, "is missing", "name fields as messages do")
         try:
-            number = number_of(value) if isinstance(value, str) else float(value)
-        except OverflowError:
-            number = None
+            text = value if isinstance(value, str) else str(float(value))  # type: ignore[arg-type]
+        except (TypeError, OverflowError):
+            text = ""
+        if field is self._label:
+            number: float | None = label_of(text, self._names, what)
+        else:
+            number = number_of(text)
         if number is None:
-            raise BadSampleError("bad_number" if field is not self._label else "bad_label")
+            hint = "have it published without a unit, or name a field in it: state.temperature"
+            raise SampleError("bad_number", what, "is not a number", hint)
+        finite([number])
         if not field.least <= number <= field.most:
-            raise BadSampleError("bad_range")
+            hint = "widen the field's range"
+            raise SampleError("bad_range", what, "is out of its range", hint)
         return number
 
 

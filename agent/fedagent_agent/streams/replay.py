@@ -39,7 +39,7 @@ class ReplayStream(ResumableStream):
     def open(self, now: float) -> StreamSchema:
         """Read the dataset; `spec.start` samples are there at once."""
         try:
-            data = self._read()
+            data = self._part()
         except DatasetError as error:
             raise StreamError("stream", error.reason, error.hint, error.path) from error
         if not len(data):
@@ -72,7 +72,7 @@ class ReplayStream(ResumableStream):
         """Let the dataset go."""
         self._data = None
 
-    def _read(self) -> Dataset | SparseDataset:
+    def _part(self) -> Dataset | SparseDataset:
         """Return this device's part of the dataset."""
         spec, data = self._spec, _loaded(self._spec, self._named)
         if not len(data):

@@ -69,11 +69,10 @@ def load_series(name: str, *, limit: int = MAX_BYTES) -> Series:
 
 
 def _found(name: str) -> Path:
-    path = Path(name).expanduser()
-    folder = os.environ.get(DATA_VARIABLE, "")
-    if not path.is_absolute() and not path.exists() and folder:
-        path = Path(folder) / path
-    if not path.is_file():
-        known = ", ".join(BUNDLED)
-        raise DatasetError(name, "no such file", f"give a path, or one of {known}")
-    return path
+    # Path's own ways raise for an unknown user, and in a folder of somebody else.
+    path, folder = os.path.expanduser(name), os.environ.get(DATA_VARIABLE, "")  # noqa: PTH111
+    for place in (path, os.path.join(folder, path)):  # noqa: PTH118
+        if os.path.isfile(place):  # noqa: PTH113
+            return Path(place)
+    known = ", ".join(BUNDLED)
+    raise DatasetError(name, "no such file to be read", f"give a path, or one of {known}")

@@ -1,6 +1,7 @@
 """What a reader returns, the limits that all of them keep, and how files are opened."""
 
 import gzip
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +17,6 @@ MAX_BYTES = 2 * 1024**3
 
 Raw = npt.NDArray[np.generic]
 Labels = npt.NDArray[np.int64] | npt.NDArray[np.float64]
-
-_STEP = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,17 +47,15 @@ def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            if not packed:
-                data = file.read(limit + 1)
-            else:
-                with gzip.open(file) as unpacked:
-                    data = _read(unpacked, limit + 1)
+            large = not packed and os.fstat(file.fileno()).st_size > limit
+            whole = gzip.GzipFile(fileobj=file) if packed else file
+            data = b"" if large else whole.read(limit + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DatasetError(str(path), "the gzip data is damaged", "download it again") from error
     except OSError as error:
         reason = error.strerror or "cannot be read"
         raise DatasetError(str(path), reason, "check the path") from error
-    if len(data) > limit:
+    if large or len(data) > limit:
         raise DatasetError(str(path), f"is larger than {limit} bytes", "use a part of it")
     return data
 
@@ -76,12 +73,3 @@ def whole_numbers(y: npt.NDArray[np.float64]) -> Labels:
     if np.isfinite(y).all() and (np.abs(y) < 2**53).all() and (y == np.floor(y)).all():
         return y.astype(np.int64)
     return y
-
-
-def _read(file: gzip.GzipFile, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while size < limit and (part := file.read(min(_STEP, limit - size))):
-        parts.append(part)
-        size += len(part)
-    return b"".join(parts)

@@ -4,21 +4,28 @@ What is learnt of a file is learnt of its first lines, and anew of another file'
 """
 
 import csv
+import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fedagent_task.errors import TaskError
 
 FIRST_LINES = 20
-_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
+"""Of those in line 1 the first counts: a comma may stand in numbers."""
 _WORDS = {"on": 1.0, "true": 1.0, "off": 0.0, "false": 0.0}
 
 
-class TableError(TaskError):
-    """Raised when lines are no samples; `column` is what it is called, never what stands there."""
+class SampleError(TaskError):
+    """Raised when a line or a message is no sample; `why` is a counter's name.
+
+    `column` is what a field is called; what stands in it is said nowhere.
+    """
 
     template = "{column} {reason}"
 
+    why: str
     column: str
     reason: str
     hint: str
@@ -42,17 +49,6 @@ def number_of(text: str, decimal: str = ".") -> float | None:
         return _WORDS.get(text.lower())
 
 
-def fields_of(line: str, separator: str) -> list[str]:
-    """Return what stands between separators, without quotes; `ValueError`: one stays open."""
-    if '"' not in line:
-        return [field.strip() for field in line.split(separator)]
-    try:
-        row = next(csv.reader([line], delimiter=separator, strict=True, skipinitialspace=True))
-    except (csv.Error, StopIteration) as error:
-        raise ValueError("leaves a quote open") from error
-    return [field.strip() for field in row]
-
-
 @dataclass(slots=True)
 class Table:
     """How a file's lines are read.
@@ -65,39 +61,52 @@ class Table:
     """
 
     separator: str
-    width: int
+    width: int = 0
     names: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     first: int = 0
     decimal: str = ""
 
     @classmethod
-    def learn(cls, lines: Sequence[str], wanted: Collection[str] = ()) -> "Table":
+    def learn(cls, lines: Sequence[str]) -> "Table":
         """Learn from a file's first lines.
 
-        `wanted` are names that the first must have if it has names.
-
         Raises:
-            TableError: There are none, or they have one column only.
+            SampleError: There are none, or they have one column only.
         """
         given = [(at, line.strip("\r\n")) for at, line in enumerate(lines) if line.strip()]
         if not given:
-            raise TableError("", "has no sample", "write one in each line, its label last")
-        told = ""
-        if given[0][1][:4].lower() == "sep=" and len(given) > 1:
-            told = given.pop(0)[1][4:5]  # what Excel writes for itself
-        rows = _rows([line for _, line in given], told)
-        if rows is None:
-            hint = "separate columns by commas, semicolons, tabs or bars"
-            raise TableError("", f"line {given[0][0] + 1} has one column only", hint)
-        separator, found = rows
-        table = cls(separator, len(found[0]), decimal="." if separator == "," else "")
+            hint = "write one in each line, its label last"
+            raise SampleError("bad_columns", "", "has no sample", hint)
+        top = given[0][1]
+        if "\0" in top[:4]:
+            hint = "have it written as UTF-8"
+            raise SampleError("bad_columns", "", "is UTF-16 or no text", hint)
+        told = top[4:5] if top[:4].lower() == "sep=" and len(given) > 1 else ""
+        if told:  # what Excel writes for itself
+            del given[0]
+            top = given[0][1]
+        bare = re.sub('"[^"]*"', "", top)
+        separator = told or next((one for one in _SEPARATORS if one in bare), ",")
+        table = cls(separator, decimal="." if separator == "," else "")
+        below: list[str] = []
+        try:
+            first = table.fields(top)
+        except SampleError as error:
+            what = error.of(given[0][0] + 1)
+            raise SampleError(error.why, "", what, error.hint) from error
+        with suppress(SampleError):  # of a line like others it is said where it is read
+            below = table.fields(given[1][1]) if len(given) > 1 else []
+        table.width = len(first)
+        if table.width < 2:
+            what = f"line {given[0][0] + 1} has one column only"
+            hint = "separate columns by commas, semicolons, tabs or bars; leave titles out"
+            raise SampleError("bad_columns", "", what, hint)
         at = 0
-        if _is_header(found, wanted):
-            at, names = 1, found[0]
-            table.names = (names[0].lstrip("#").strip(), *names[1:])
-            if len(found) > 1 and is_text(found[1]) and len(found[1]) == table.width:
-                at, table.units = 2, tuple(found[1])
+        if _is_header(first, below):
+            at, table.names = 1, (first[0].lstrip("#").strip(), *first[1:])
+            if _is_text(below) and len(below) == table.width:
+                at, table.units = 2, tuple(below)
         table.first = given[at][0] if at < len(given) else given[-1][0] + 1
         return table
 
@@ -119,23 +128,29 @@ class Table:
         return number_of(text, self.decimal or ".")
 
     def fields(self, line: str) -> list[str]:
-        """Return what stands in a line; `TableError`: a quote in it is left open."""
+        """Return what stands in a line; `SampleError`: a quote in it is left open."""
+        line = line.strip("\r\n")
+        if '"' not in line:
+            return [field.strip() for field in line.split(self.separator)]
+        form = csv.reader([line], delimiter=self.separator, strict=True, skipinitialspace=True)
         try:
-            return fields_of(line.strip("\r\n"), self.separator)
-        except ValueError as error:
-            raise TableError("", str(error), "write each sample in one line") from error
+            return [field.strip() for field in next(form)]
+        except (csv.Error, StopIteration) as error:
+            hint = "write each sample in one line"
+            raise SampleError("bad_columns", "", "leaves a quote open", hint) from error
 
     def numbers(self, fields: Sequence[str], columns: Collection[int]) -> list[float]:
-        """Return the numbers in some columns; `TableError` names what is wrong in which."""
+        """Return the numbers in some columns; `SampleError` names what is wrong in which."""
         if len(fields) != self.width:
             what = f"has {len(fields)} columns, not {self.width}"
             by = _SEPARATORS.get(self.separator, repr(self.separator))
-            raise TableError("", what, f"separate all lines by {by}, with a decimal point")
+            hint = f"separate all lines by {by}, with a decimal point"
+            raise SampleError("bad_columns", "", what, hint)
         numbers = []
         for at in columns:
             if (number := self.number(fields[at])) is None:
                 hint = "write numbers with a decimal point; csv:PATH,features=a+b names columns"
-                raise TableError(f"column {self.name(at)}", "is not a number", hint)
+                raise SampleError("bad_number", f"column {self.name(at)}", "is not a number", hint)
             numbers.append(number)
         return numbers
 
@@ -147,48 +162,17 @@ class Table:
         return f"{self.names[at]!r}{unit and f' in {unit}'}"
 
 
-def _rows(lines: Sequence[str], told: str) -> tuple[str, list[list[str]]] | None:
-    """Return the separator by which most fields are numbers, and the fields; None: it has none."""
-    found: tuple[tuple[float, int], str, list[list[str]]] | None = None
-    for separator in (told,) if told else _SEPARATORS:
-        rows = [_try_fields(line, separator) for line in lines[:FIRST_LINES]]
-        if (width := len(rows[0])) < 2:
-            continue
-        decimals = (".", ",") if separator != "," else (".",)
-        numbers = sum(
-            any(number_of(field, mark) is not None for mark in decimals)
-            for row in rows
-            if len(row) == width
-            for field in row
-        )
-        rank = numbers / (width * len(rows)), width
-        if found is None or rank > found[0]:
-            found = rank, separator, rows
-    return None if found is None else found[1:]
-
-
-def _try_fields(line: str, separator: str) -> list[str]:
-    try:
-        return fields_of(line, separator)
-    except ValueError:
-        return []
-
-
-def _is_header(rows: Sequence[Sequence[str]], wanted: Collection[str]) -> bool:
+def _is_header(first: Sequence[str], below: Sequence[str]) -> bool:
     """Tell whether the first line has names, which may be numbers."""
-    first = rows[0]
-    if set(wanted) & set(first) or is_text(first):
-        return True
     counted = [field for field in first if field]
     if len(first) > 2 and counted == [str(number) for number in range(len(counted))]:
         return True  # what pandas calls columns that have no names
-    below = rows[1] if len(rows) > 1 else ()
-    return any(
-        name and number_of(name, ",") is number_of(name) is None and number_of(field) is not None
+    return _is_text(first) or any(
+        name and _is_text([name]) and number_of(field) is not None
         for name, field in zip(first, below, strict=False)
     )
 
 
-def is_text(row: Sequence[str]) -> bool:
+def _is_text(row: Sequence[str]) -> bool:
     """Tell whether a line has words alone, as one of names or units."""
     return any(row) and all(number_of(one) is None and number_of(one, ",") is None for one in row)

@@ -15,7 +15,7 @@ from fedagent_task.models import Doubles
 from fedagent_task.models.base import Csr
 
 from .base import MAX_BYTES, Dataset, Labels, expect_size, read_bytes, whole_numbers
-from .table import FIRST_LINES, Table, TableError
+from .table import FIRST_LINES, SampleError, Table
 
 _RATINGS = "write user item rating time in a line, numbered from 1"
 _RATING = Table(separator="\t", width=4, decimal=".")
@@ -27,9 +27,11 @@ def read_csv(path: Path, limit: int = MAX_BYTES) -> Dataset:
     lines = _lines(path, limit)
     try:
         table = Table.learn(lines[:FIRST_LINES])
-    except TableError as error:
+    except SampleError as error:
         raise DatasetError(str(path), error.reason, error.hint) from error
     columns = table.columns
+    if len(columns) < 2:
+        raise DatasetError(str(path), "has one column with a name only", "name columns in line 1")
     rows = _numbers(path, lines, table, limit)
     names = tuple(table.names[at] for at in columns[:-1]) if table.names else ()
     return Dataset(rows[:, :-1].copy(), whole_numbers(rows[:, -1].copy()), names)
@@ -46,10 +48,11 @@ def read_ratings(path: Path, limit: int = MAX_BYTES) -> Dataset:
 
 
 def _lines(path: Path, limit: int) -> list[str]:
+    data = read_bytes(path, limit)
     try:
-        return text_of(read_bytes(path, limit)).splitlines()
-    except UnicodeError as error:
-        raise DatasetError(str(path), "is no text in UTF-8", "save it as UTF-8") from error
+        return text_of(data).splitlines()
+    except UnicodeError:
+        return data.decode("latin-1").splitlines()  # a degree sign of an older tool
 
 
 def _numbers(path: Path, lines: list[str], table: Table, limit: int) -> Doubles:
@@ -67,7 +70,7 @@ def _numbers(path: Path, lines: list[str], table: Table, limit: int) -> Doubles:
         try:
             if line.strip():
                 numbers.extend(table.numbers(table.fields(line), columns))
-        except TableError as error:
+        except SampleError as error:
             raise DatasetError(str(path), error.of(number), error.hint) from error
     return np.array(numbers).reshape(-1, len(columns))
 

@@ -172,7 +172,7 @@ def test_a_trainer_trains_a_graph_from_files(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
     task = _task(module, ["3.*"], 64, 10)
     learner = LearnerSpec(name="sgd", batch=2, device="cpu", rate=0.01)
-    data = DataSpec(dtype="uint8", scale=0.0625)
+    data = DataSpec(scale=0.0625)
     spec = TaskSpec(model=task.model, learner=learner, data=data)
     (tmp_path / "once").write_bytes(encode_tensors(dict(task.once)))
     trainer = Trainer(lambda _job, _wait: False)

@@ -68,12 +68,37 @@ def test_columns_are_chosen_by_name_or_place(path: Path) -> None:
         _open(path, label="x")
     with pytest.raises(StreamError, match="no column 'z'"):
         _open(path, features=("z",))
+    path.write_text("t,t,kind\n1,2,0\n")
+    with pytest.raises(StreamError, match="2 columns 't'; have the file's first line name each"):
+        _open(path, features=("t",))
 
 
 def test_a_file_without_header_starts_with_a_sample(path: Path) -> None:
     path.write_text("1,2,cat\n3,4,dog\n")
     stream = _open(path, labels=("cat", "dog"))
     assert _taken(stream) == [[1, 2, 0], [3, 4, 1]]
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    ("names", "said", "labels"),
+    [
+        (("1", "2"), "1 2 2.0 0", [0, 1, 1]),
+        (("ON", "OFF"), "ON off true 1", [0, 1, 0, 0]),
+        (("no", "yes"), "no yes 1 maybe", [0, 1, 1]),
+        ((), "cat " * 20, "no line so far is a sample: column 'kind' is no label of the task"),
+    ],
+)
+def test_labels_that_are_named_are_names_also_where_they_are_numbers(
+    path: Path, names: tuple[str, ...], said: str, labels: list[float] | str
+) -> None:
+    path.write_text("t,kind\n" + "".join(f"0,{label}\n" for label in said.split()))
+    stream = _open(path, labels=names)
+    if isinstance(labels, str):
+        with pytest.raises(StreamError, match=labels):
+            _taken(stream)
+    else:
+        assert [label for _, label in _taken(stream)] == labels
     stream.close()
 
 
@@ -89,8 +114,7 @@ def test_bad_lines_are_counted_by_reason_and_never_logged(
         "bad_columns": 2,
         "bad_number": 1,
         "bad_not_finite": 1,
-        "bad_label": 1,
-        "bad_encoding": 1,
+        "bad_label": 2,
         "dropped": 0,
     }
     assert "secret" not in caplog.text
@@ -193,6 +217,8 @@ def test_a_position_is_never_in_the_middle_of_a_line(path: Path) -> None:
         (b"time,h,kind\n12:30,2,0\n12:31,2,0\n", "line 2, column 'time', is not a number"),
         (b"t,h,kind\n1,5,2,5,0\n", "line 2 has 5 columns, not 3"),
         (b't,h,kind\n"1,2,0\n', "line 2 leaves a quote open"),
+        (b'"t\n(C)",h,kind\n1,2,0\n', "line 1 leaves a quote open"),
+        (b"t,h,kind\r1,2,0\r", "no complete line yet; .* with a line feed"),
     ],
 )
 def test_a_file_that_can_give_no_sample_is_refused_at_the_start(

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from fedagent_agent.streams.base import BadSampleError
 from fedagent_agent.streams.kinds import Mqtt
 from fedagent_agent.streams.mqtt_topic import MAX_MESSAGE_BYTES, MqttStream
+from fedagent_agent.streams.spec import StreamError
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker, BrokerSpec
-from fedagent_node.link import Link
+from fedagent_node.errors import LinkError
+from fedagent_node.link import Arrival, Link
+from fedagent_task.readers.table import FIRST_LINES, SampleError
 from fedagent_task.recipe.spec import DataSpec, FeatureSpec
 
 from .support import dense
@@ -64,6 +66,9 @@ def _stream(spec: Mqtt, *labels: str, features: tuple[str, ...] = ()) -> MqttStr
         ("t", "kind", '{"t": 1, "kind": "off"}', [1, 0]),
         ("", "none", '{"state": {"temp": 3}, "hum": 4}', [3, 4]),
         ("value", "none", "unavailable", "bad_json"),
+        ("value", "none", "NaN", "bad_not_finite"),
+        ("value", "none", "[1]", "bad_number"),
+        ("value", "none", '{"value": "21.3 C"}', "bad_number"),
         ("t", "none", '{"t": {"u": 1}}', "bad_number"),
         ("t.u", "none", '{"t": 1}', "bad_missing"),
         ("t", "kind", "21.5", "bad_missing"),
@@ -76,11 +81,29 @@ def test_what_usual_firmware_publishes_is_read(
     spec = Mqtt(broker=BrokerAddress("h", 1), topic="t", features=fields, label=label)
     stream = _stream(spec, features=("state.temp", "hum"))
     try:
-        numbers, found = stream._read(message.encode())
-    except BadSampleError as error:
-        assert error.reason == row
+        numbers, found = stream._sample(message.encode())
+    except SampleError as error:
+        assert error.why == row
     else:
         assert [*numbers, *([] if label == "none" else [found])] == row
+
+
+async def test_what_comes_to_nothing_is_said() -> None:
+    spec = Mqtt(broker=BrokerAddress("h", 1), topic="t", features=("t.a",), label="none")
+    stream = _stream(spec)
+    stream._arrived([Arrival("t", b'{"t": {"a": 1}}', 0.0, retained=True)])  # of some other day
+    stream._arrived([Arrival("t", b'{"t": {}}', 0.0)] * (FIRST_LINES - 1))
+    assert not len(stream.take(0.0))
+    stream._arrived([Arrival("t", b"{}", 0.0)])
+    with pytest.raises(StreamError, match=r"no message so far is a sample: field 't.a' is missing"):
+        stream.take(0.0)
+    stream._arrived([Arrival("t", b'{"t": {"a": 1}}', 0.0)])
+    assert len(stream.take(0.0)) == 1
+    refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    refused.set_exception(LinkError("the broker refused the subscription to t"))
+    stream._subscribed(refused)
+    with pytest.raises(StreamError, match="refused the subscription to t; let the stream's user"):
+        stream.take(0.0)
 
 
 async def _until(stream: MqttStream, link: Link, payload: bytes, reason: str) -> None:

@@ -72,6 +72,8 @@ def test_fields_of_messages_declare_types_and_ranges() -> None:
         ("csv:", "csv", "has no value"),
         ("mqtt://box", "mqtt", "features=a,b&label=y"),
         ("mqtt://box/t?features=a", "mqtt", "needs a label"),
+        ("mqtt://box/t%23?features=a&label=y", "mqtt", "needs a host and a topic"),
+        ("mqtt://box/t%00?features=a&label=y", "mqtt", "needs a host and a topic"),
         ("mqtt://[/t?features=a&label=y", "mqtt", "is not an address"),
         ("mqtts://box/t?features=a&label=y", "mqtt", "&ca="),
         ("replay:a,sparse=yes", "sparse", "sparse=1"),

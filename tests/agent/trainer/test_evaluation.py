@@ -143,7 +143,7 @@ def test_where_neighbours_decide_an_update_tells_neither_loss_nor_score(
 
 
 SETS = ("model.features=2", "model.classes=2", "data.scale=1", "data.offset=0",
-        "data.standardize=true", "data.dtype='float64'", "evaluation.dataset='none'")  # fmt: skip
+        "data.standardize=true", "evaluation.dataset='none'")  # fmt: skip
 TASK = task_of(demo(*SETS))
 
 
