@@ -223,28 +223,3 @@ def test_any_file_is_a_dataset_or_a_typed_error(tmp_path: Path, name: str, conte
         assert error.reason
     else:
         assert len(data.x) == len(data.y)
-
-
-def test_records_come_back_by_the_standard_names(tmp_path: Path) -> None:
-    labels = [3, 0, 9, 9]
-    pixels = np.random.default_rng(0).integers(0, 256, (len(labels), 3072), np.uint8)
-    records = np.column_stack([np.array(labels, np.uint8), pixels])
-    path = tmp_path / "data_batch_3.bin.gz"
-    path.write_bytes(gzip.compress(records.tobytes()))
-    data = load(str(path))
-    assert data.x.dtype == np.uint8
-    assert data.y.dtype == np.int64
-    np.testing.assert_array_equal(data.x, pixels)
-    assert data.y.tolist() == labels
-
-
-def test_what_is_not_cifar_is_one_error(tmp_path: Path) -> None:
-    path = tmp_path / "data_batch_1.bin"
-    for body, says in (
-        (b"", "no records of 3073"),
-        (b"\0" * 3074, "no records of 3073"),
-        (b"\x0a" + b"\0" * 3072, "label 10"),
-    ):
-        path.write_bytes(body)
-        with pytest.raises(DatasetError, match=says):
-            load(str(path))

@@ -1,10 +1,10 @@
 """What a stream gives to the trainer, and how foreign text becomes numbers."""
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,68 +40,44 @@ class Samples:
         return Samples(self.x[part], self.y[part])
 
 
-class Stream(Protocol):
-    """A source of samples; time is monotonic seconds, given by the caller."""
-
-    def open(self, now: float) -> StreamSchema:
-        """Start the stream.
-
-        Raises:
-            StreamError: It cannot be read.
-        """
-        ...
-
-    def take(self, now: float) -> Samples:
-        """Return everything that arrived since the last take, oldest first."""
-        ...
-
-    @property
-    def offset(self) -> int:
-        """Position after the last take, to resume at; 0 where there is none."""
-        ...
-
-    @property
-    def mark(self) -> str:
-        """What identifies that in which `offset` counts, at that position; may be empty."""
-        ...
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """What was dropped or refused so far, by reason."""
-        ...
-
-    def close(self) -> None:
-        """Release what `open` took. Idempotent."""
-        ...
-
-
 Row = tuple[list[float], float]
 """Features and label of a sample."""
 
 
-class ResumableStream:
-    """What streams with a past have: where to go on, and what was lost, by reason."""
+class Stream(ABC):
+    """A source of samples; time is monotonic seconds, given by the caller."""
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int = 0) -> None:
         self._offset = offset
         self._counters: Counter[str] = Counter()
         self._read = False  # there was a sample
         self._unread: list[SampleError] = []  # before the first one
 
+    @abstractmethod
+    def open(self, now: float) -> StreamSchema:
+        """Start the stream; `StreamError`: it cannot be read."""
+
+    @abstractmethod
+    def take(self, now: float) -> Samples:
+        """Return everything that arrived since the last take, oldest first."""
+
     @property
     def offset(self) -> int:
-        """Position after the last take."""
+        """Position after the last take, to resume at; 0 where there is none."""
         return self._offset
 
     @property
     def mark(self) -> str:
-        """Nothing: what the offset counts in stays the same."""
+        """What identifies that in which `offset` counts, at that position; may be empty."""
         return ""
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What was dropped, refused or begun anew so far."""
+        """What was dropped, refused or begun anew so far, by reason."""
         return self._counters
+
+    def close(self) -> None:  # noqa: B027 - not all take something
+        """Release what `open` took. Idempotent."""
 
     def _keep(self, row: Row, rows: deque[Row]) -> None:
         self._read, self._unread = True, []

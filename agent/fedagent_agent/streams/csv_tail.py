@@ -9,7 +9,7 @@ from io import FileIO
 from fedagent_task.readers.table import FIRST_LINES, SampleError, Table
 from fedagent_task.recipe.spec import DataSpec
 
-from .base import ResumableStream, Row, Samples, StreamSchema, finite, label_of, samples_of
+from .base import Row, Samples, Stream, StreamSchema, finite, label_of, samples_of
 from .kinds import Csv
 from .spec import StreamError
 
@@ -20,7 +20,7 @@ TAIL_BYTES = 4096
 """So many bytes before the offset tell whether the file is still the one that was read."""
 
 
-class CsvStream(ResumableStream):
+class CsvStream(Stream):
     """Follow a CSV file.
 
     The last line counts when its line end is there. The offset is the byte behind the last line
@@ -56,10 +56,8 @@ class CsvStream(ResumableStream):
         if self._file is None:
             raise self._unreadable("there is no such file", "check the path")
         self._tail = self._before(self._file)
-        whole = self._tail.endswith(b"\n") and len(self._tail) == min(self._offset, TAIL_BYTES)
-        same = _digest(self._tail) == self._resumed if self._resumed else whole
         try:
-            if self._offset and not same:
+            if self._offset and _digest(self._tail) != self._resumed:
                 self._begin("rotated")
             if not self._learn(self._file):
                 hint = "start once it has one, with a line feed at its end"

@@ -16,7 +16,7 @@ from fedagent_node.settings import SettingError, with_password
 from fedagent_protocol.option import Option
 from fedagent_task.recipe.spec import DataSpec
 
-from .spec import Buffer, StreamError, StreamSpec, made, no_kind, number, options_of
+from .spec import Buffer, StreamError, StreamSpec, made, no_kind, options_of
 
 if TYPE_CHECKING:
     from .base import Stream
@@ -75,8 +75,7 @@ class Replay(Digits, frozen=True, kw_only=True):
     """A dataset file in the same way.
 
     `.npz` with `x` and `y`, `.csv`, IDX, LIBSVM, `u.data` (features: user and item, numbered
-    from 1; label: the rating), CIFAR-10 (`data_batch_1.bin`), all but npz also as `.gz`; no
-    comma in the path.
+    from 1; label: the rating), all but npz also as `.gz`; no comma in the path.
     """
 
     form: ClassVar[str] = "replay:PATH"
@@ -149,9 +148,11 @@ class Field:
         """
         name, _, span = text.partition(":")
         low, dots, high = (span or "..").partition("..")
-        least = number(low) if low else -math.inf
-        most = number(high) if high else math.inf
-        if least is None or most is None or least > most or not (dots and name.strip()):
+        try:
+            least, most = float(low or "-inf"), float(high or "inf")
+        except ValueError:
+            least = most = math.nan
+        if not (least <= most and dots and name.strip()):
             hint = "write NAME, or NAME:LEAST..MOST"
             raise StreamError(key, f"{text[:40]!r} is no field", hint)
         return cls(name, least, most)

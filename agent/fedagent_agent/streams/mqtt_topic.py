@@ -15,9 +15,9 @@ from fedagent_task.readers.table import SampleError, number_of
 from fedagent_task.recipe.spec import DataSpec
 
 from .base import (
-    ResumableStream,
     Row,
     Samples,
+    Stream,
     StreamSchema,
     finite,
     label_of,
@@ -30,7 +30,7 @@ MAX_MESSAGE_BYTES = 64 * 1024
 STOP_S = 3.0
 
 
-class MqttStream(ResumableStream):
+class MqttStream(Stream):
     """Subscribe to a topic and keep what comes until it is taken.
 
     The link lives in an event loop of its own thread, because the trainer has none. A live topic

@@ -18,7 +18,7 @@ import numpy as np
 from fedagent_protocol.errors import PluginError, UnknownNameError
 from fedagent_task.recipe.spec import DataSpec
 
-from .base import Samples, StreamSchema
+from .base import Samples, Stream, StreamSchema
 from .kinds import Own
 from .spec import StreamError, registry
 
@@ -26,21 +26,18 @@ R = TypeVar("R")
 _HINT = "fix the stream's class"
 
 
-class OwnStream:
+class OwnStream(Stream):
     """Keep a user's class within the bounds of a stream.
 
-    The seed is given to it if it has an attribute ``seed``, the offset as ``resume_at``.
+    The seed is given to it if it has an attribute ``seed``.
     """
 
-    mark = ""  # the offset is the object's own affair
-
     def __init__(self, spec: Own, *, seed: int, offset: int, mark: str, data: DataSpec) -> None:
-        del mark, data  # its labels are numbers
-        self._spec = spec
-        self._given = {"seed": seed, "resume_at": offset}
+        del offset, mark, data  # its labels are numbers, its position is its own affair
+        super().__init__()
+        self._spec, self._seed = spec, seed
         self._own: object | None = None
         self._features = 0
-        self._dropped: Counter[str] = Counter()
 
     def open(self, now: float) -> StreamSchema:
         """Make the user's object, and open it.
@@ -57,9 +54,8 @@ class OwnStream:
         except PluginError as error:
             raise StreamError(name, error.problem, _HINT) from error
         self._own = self._guarded(lambda: factory(self._spec.text))
-        for key, value in self._given.items():
-            if hasattr(self._own, key):
-                setattr(self._own, key, value)
+        if hasattr(self._own, "seed"):
+            self._own.seed = self._seed
         schema = self._guarded(lambda: self._call("open", now))
         if not isinstance(schema, StreamSchema) or schema.features < 1:
             raise StreamError(name, "open returns no StreamSchema", _HINT)
@@ -81,7 +77,7 @@ class OwnStream:
             )
         excess = len(samples) - self._spec.buffer
         if excess > 0:
-            self._dropped["dropped"] += excess
+            self._counters["dropped"] += excess
             samples = samples.rows(slice(excess, None))
         return samples
 
@@ -97,7 +93,7 @@ class OwnStream:
         found = getattr(self._own, "counters", {})
         own = found if isinstance(found, Mapping) else {}
         whole = {str(key)[:64]: n for key, n in own.items() if isinstance(n, int)}
-        return Counter(whole) + self._dropped
+        return Counter(whole) + self._counters
 
     def close(self) -> None:
         """Close the object, if it can be; what it raises by then is of no use to anybody."""

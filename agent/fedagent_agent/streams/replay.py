@@ -7,7 +7,7 @@ from fedagent_task.errors import DatasetError
 from fedagent_task.readers import Dataset, SparseDataset, load, load_sparse
 from fedagent_task.recipe.spec import DataSpec
 
-from .base import ResumableStream, Samples, StreamSchema
+from .base import Samples, Stream, StreamSchema
 from .kinds import Replay
 from .spec import StreamError
 
@@ -15,7 +15,7 @@ _ORDER, _ARRIVALS = 0, 1
 _MAX_MEAN = 1e9
 
 
-class ReplayStream(ResumableStream):
+class ReplayStream(Stream):
     """Replay a dataset.
 
     The order depends on the seed and the position alone, so that a resumed stream
@@ -33,8 +33,6 @@ class ReplayStream(ResumableStream):
         self._last = 0.0
         self._due = 0
         self._data: Dataset | SparseDataset | None = None
-        self._lap = -1
-        self._order: npt.NDArray[np.intp] = np.empty(0, np.intp)
 
     def open(self, now: float) -> StreamSchema:
         """Read the dataset; `spec.start` samples are there at once."""
@@ -86,22 +84,12 @@ class ReplayStream(ResumableStream):
     def _rows(self, first: int, last: int) -> npt.NDArray[np.intp]:
         """Return the rows at these positions; each lap has an order of its own."""
         assert self._data is not None
-        size = len(self._data)
-        parts = [np.empty(0, np.intp)]
-        while first < last:
-            lap, start = divmod(first, size)
-            stop = min(size, start + last - first)
-            parts.append(self._lap_order(lap)[start:stop])
-            first += stop - start
-        return np.concatenate(parts)
-
-    def _lap_order(self, lap: int) -> npt.NDArray[np.intp]:
-        assert self._data is not None
-        if lap != self._lap:
+        size, order = len(self._data), np.empty(0, np.intp)
+        begun = first // size
+        for lap in range(begun, -(-last // size) if last > first else begun):
             key = np.random.SeedSequence(self._seed, spawn_key=(_ORDER, lap))
-            self._order = np.random.default_rng(key).permutation(len(self._data))
-            self._lap = lap
-        return self._order
+            order = np.append(order, np.random.default_rng(key).permutation(size))
+        return order[first - begun * size : last - begun * size]
 
 
 def _loaded(spec: Replay, named: DataSpec) -> Dataset | SparseDataset:

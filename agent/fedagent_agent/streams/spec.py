@@ -4,12 +4,10 @@ Nothing of this imports numpy: an agent reads what a stream is, and its trainer 
 """
 
 import difflib
-import math
 from pkgutil import resolve_name
 from typing import (
     TYPE_CHECKING,
     Annotated,
-    Any,
     ClassVar,
     Literal,
     Self,
@@ -139,47 +137,26 @@ def made(kind: type[S], options: dict[str, str], **more: object) -> S:
     for name, field in fields.items():
         if field.required and name not in options:
             raise StreamError(name, "is missing", f"write {name}={field.option.example}")
-    values = {name: _value(fields[name], text) for name, text in options.items()}
+    values = {name: _parts(fields[name], text) for name, text in options.items()}
     try:
-        return msgspec.convert({**values, **more}, kind)
+        return msgspec.convert({**values, **more}, kind, strict=False)
     except msgspec.ValidationError as error:
         key, bracket, index = str(error).partition(" - at `$.")[2].rstrip("`").partition("[")
-        wrong = (
-            values[key][int(index.rstrip("]"))] if bracket and fields[key].many else options[key]
-        )
+        each = bracket and fields[key].many
+        wrong = values[key][int(index.rstrip("]"))] if each else options[key]
         raise _refused(fields[key], wrong) from error
 
 
-def number(text: str) -> float | None:
-    """Return a finite number, or None."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
-def _value(field: Declared, text: str) -> Any:
-    """Return the value of text; what does not fit stays text, which is refused then."""
-    if field.many:
-        items = [item.strip() for item in text.split("+") if item.strip() or field.kind is int]
-        return [_scalar(field.kind, item) for item in items]
+def _parts(field: Declared, text: str) -> str | list[str]:
     if get_origin(field.kind) is tuple:
-        return [_scalar(int, item) for item in text.split("/")]
-    return _scalar(field.kind, text)
+        return text.split("/")
+    if not field.many:
+        return text
+    return [item.strip() for item in text.split("+") if item.strip() or field.kind is int]
 
 
-def _scalar(kind: object, text: str) -> object:
-    if kind is bool:
-        return {"0": False, "1": True}.get(text, text)
-    if kind is int:
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
-    found = number(text) if kind is float else None
-    return text if found is None else found
-
-
-def _refused(field: Declared, wrong: object) -> StreamError:
+def _refused(field: Declared, wrong: str) -> StreamError:
     key, example = field.keys[0], field.option.example
     if not example and get_origin(field.kind) is Literal:
         example = f"one of {', '.join(get_args(field.kind))}"
-    return StreamError(key, f"{str(wrong)[:40]!r} is no {key}", f"write {key}={example}")
+    return StreamError(key, f"{wrong[:40]!r} is no {key}", f"write {key}={example}")

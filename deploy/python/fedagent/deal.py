@@ -138,7 +138,7 @@ def load_data(name: str) -> Pair:
     """Return samples [n, features] and labels [n] of a bundled dataset or a file.
 
     ``digits-train``, ``digits-test``, or a file that `--stream replay:FILE` reads: npz, CSV, IDX,
-    LIBSVM, CIFAR-10; a relative path is sought in ``$FEDAGENT_DATA`` too.
+    LIBSVM; a relative path is sought in ``$FEDAGENT_DATA`` too.
 
     Raises:
         FedagentError: There is none, or it cannot be read.

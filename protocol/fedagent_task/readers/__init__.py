@@ -6,15 +6,7 @@ from pathlib import Path
 from fedagent_task.errors import DatasetError
 
 from .base import MAX_BYTES, Dataset
-from .binary import (
-    Series,
-    is_cifar,
-    read_cifar,
-    read_digits,
-    read_idx,
-    read_npz,
-    read_series,
-)
+from .binary import read_digits, read_idx, read_npz
 from .text import SparseDataset, read_csv, read_libsvm, read_libsvm_sparse, read_ratings
 
 __all__ = [
@@ -22,10 +14,8 @@ __all__ = [
     "DATA_VARIABLE",
     "MAX_BYTES",
     "Dataset",
-    "Series",
     "SparseDataset",
     "load",
-    "load_series",
     "load_sparse",
 ]
 
@@ -37,9 +27,8 @@ DATA_VARIABLE = "FEDAGENT_DATA"
 def load(name: str, *, features: int | None = None, limit: int = MAX_BYTES) -> Dataset:
     """Read a bundled dataset, or a file by what its name says it is; else raise `DatasetError`.
 
-    ``*.npz``, ``*.csv``, ``*images-idx3*``, ``u.data``, ``data_batch*.bin`` or
-    ``test_batch.bin`` (CIFAR-10), else LIBSVM text; all but npz may be gzip. A relative
-    path that is not here is sought in `FEDAGENT_DATA`. The limit is in bytes.
+    ``*.npz``, ``*.csv``, ``*images-idx3*`` or ``u.data``, else LIBSVM text; all but npz may be
+    gzip. A relative path that is not here is sought in `FEDAGENT_DATA`. The limit is in bytes.
     """
     if name in BUNDLED:
         return read_digits(name.removeprefix("digits-"))
@@ -53,19 +42,12 @@ def load(name: str, *, features: int | None = None, limit: int = MAX_BYTES) -> D
         return read_idx(path, limit)
     if file == "u.data":
         return read_ratings(path, limit)
-    if is_cifar(file):
-        return read_cifar(path, limit)
     return read_libsvm(path, features, limit)
 
 
 def load_sparse(name: str, *, features: int | None = None, limit: int = MAX_BYTES) -> SparseDataset:
     """Read a LIBSVM file as sparse rows; it is sought as by `load`."""
     return read_libsvm_sparse(_found(name), features, limit)
-
-
-def load_series(name: str, *, limit: int = MAX_BYTES) -> Series:
-    """Read a time series of stations; the file is sought as by `load`."""
-    return read_series(_found(name), limit)
 
 
 def _found(name: str) -> Path:

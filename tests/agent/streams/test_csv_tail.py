@@ -201,14 +201,6 @@ def test_names_in_the_middle_hold_behind_them(path: Path) -> None:
     again.close()
 
 
-def test_a_position_is_never_in_the_middle_of_a_line(path: Path) -> None:
-    path.write_text("t,h,kind\n" + "11,12,1\n" * 3)
-    for offset, left in ((9, 3), (17, 2), (12, 3)):
-        stream = _open(path, offset=offset)
-        assert _taken(stream) == [[11, 12, 1]] * left
-        stream.close()
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -243,7 +235,7 @@ def test_a_resumed_stream_goes_on_where_it_was(path: Path) -> None:
     _taken(stream)
     stream.close()
     _append(path, "3,4,1\n")
-    again = _open(path, offset=stream.offset)
+    again = _open(path, offset=stream.offset, mark=stream.mark)
     assert _taken(again) == [[3, 4, 1]]
     again.close()
     shrunk = _open(path, offset=10_000)

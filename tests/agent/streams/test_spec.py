@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_agent.streams import parse_stream
-from fedagent_agent.streams.kinds import Csv, Digits, Field, Mqtt, Replay
+from fedagent_agent.streams.kinds import Csv, Digits, Mqtt, Replay
 from fedagent_agent.streams.spec import StreamError
 from fedagent_node.address import BrokerAddress
 
@@ -44,18 +44,6 @@ from fedagent_node.address import BrokerAddress
 )
 def test_a_line_of_text_is_a_stream(text: str, spec: object) -> None:
     assert parse_stream(text) == spec
-
-
-def test_fields_of_messages_declare_types_and_ranges() -> None:
-    spec = parse_stream("mqtt://box/t?features=temp:-40..60,hum:0..,n&label=y:..1")
-    assert isinstance(spec, Mqtt)
-    assert spec.fields == (
-        Field("temp", -40.0, 60.0),
-        Field("hum", 0.0),
-        Field("n"),
-    )
-    assert spec.label_field == Field("y", most=1.0)
-    assert spec.certificates() is None
 
 
 @pytest.mark.parametrize(

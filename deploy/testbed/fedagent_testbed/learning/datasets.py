@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,8 @@ from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import DatasetError
 from fedagent_task.models import Floats
 from fedagent_task.models.base import Csr
-from fedagent_task.readers import DATA_VARIABLE, Dataset, load, load_series
-from fedagent_testbed.traces import data_path
+from fedagent_task.readers import DATA_VARIABLE, Dataset, load
+from fedagent_testbed.traces import recorded
 
 CLASSES = ("digits", "mnist", "fashion-mnist", "a9a")
 """Those with classes, which federated training takes."""
@@ -174,11 +175,15 @@ def _words(rng: np.random.Generator, count: int) -> Csr:
 
 
 def _weather() -> StudyData:
-    series = load_series(str(data_path(_WEATHER)))
-    if series.columns != _COLUMNS or series.values.shape[1] <= LAGS + 2:
-        reason = f"has {series.values.shape[1]} hours of {', '.join(series.columns)}"
-        raise DatasetError(_WEATHER, reason, f"fetch the file of {', '.join(_COLUMNS)} again")
-    return stations_of(series.values.astype(np.float64))
+    values, columns = recorded(_series, _WEATHER)
+    if columns != _COLUMNS or values.shape[1] <= LAGS + 2:
+        raise DatasetError(_WEATHER, f"is no series of {', '.join(_COLUMNS)}", "fetch it again")
+    return stations_of(values.astype(np.float64))
+
+
+def _series(path: Path) -> tuple[FloatArray, tuple[str, ...]]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return arrays["values"], tuple(arrays["columns"].tolist())
 
 
 def stations_of(values: FloatArray) -> StudyData:
