@@ -5,21 +5,17 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from msgspec import Meta, structs
+from msgspec import Meta
 
 from fedagent_node.address import BrokerAddress, TlsFiles
 from fedagent_node.errors import AddressError
 from fedagent_node.settings import SettingError, with_password
 from fedagent_protocol.option import Option
-from fedagent_task.recipe.spec import DataSpec
 
 from .spec import Buffer, StreamError, StreamSpec, made, no_kind, options_of
-
-if TYPE_CHECKING:
-    from .base import Stream
 
 _DIGITS_PARTS = 100
 """The bundled digits have more samples of each label than that."""
@@ -63,13 +59,6 @@ class Digits(StreamSpec, frozen=True, kw_only=True):
         fits = set(range(10)).issuperset(self.labels) and self.part[1] <= _DIGITS_PARTS
         return super().opened_at_start or not fits
 
-    def create(
-        self, *, seed: int, offset: int = 0, mark: str = "", data: DataSpec | None = None
-    ) -> "Stream":
-        """Return a replay of the digits."""
-        spec = Replay(path="digits-train", **structs.asdict(self))
-        return spec.create(seed=seed, offset=offset, mark=mark, data=data)
-
 
 class Replay(Digits, frozen=True, kw_only=True):
     """A dataset file in the same way.
@@ -95,7 +84,6 @@ class Replay(Digits, frozen=True, kw_only=True):
             "Number of features of a LIBSVM file, if its largest index is smaller.", example="123"
         ),
     ] = 0
-    create = StreamSpec.create
 
 
 class Csv(StreamSpec, frozen=True, kw_only=True):

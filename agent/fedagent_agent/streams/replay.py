@@ -8,7 +8,7 @@ from fedagent_task.readers import Dataset, SparseDataset, load, load_sparse
 from fedagent_task.recipe.spec import DataSpec
 
 from .base import Samples, Stream, StreamSchema
-from .kinds import Replay
+from .kinds import Digits, Replay
 from .spec import StreamError
 
 _ORDER, _ARRIVALS = 0, 1
@@ -22,10 +22,11 @@ class ReplayStream(Stream):
     goes on as if it had never stopped; only the arrival times are drawn anew.
     """
 
-    def __init__(self, spec: Replay, *, seed: int, offset: int, mark: str, data: DataSpec) -> None:
+    def __init__(self, spec: Digits, *, seed: int, offset: int, mark: str, data: DataSpec) -> None:
         del mark
         super().__init__(offset)
         self._spec, self._named = spec, data
+        self._path = spec.path if isinstance(spec, Replay) else "digits-train"
         self._seed = seed
         self._arrivals = np.random.default_rng(
             np.random.SeedSequence(seed, spawn_key=(_ARRIVALS, offset))
@@ -42,7 +43,7 @@ class ReplayStream(Stream):
             raise StreamError("stream", error.reason, error.hint, error.path) from error
         if not len(data):
             index, count = self._spec.part
-            reason, where = f"has too few samples for part {index} of {count}", self._spec.path
+            reason, where = f"has too few samples for part {index} of {count}", self._path
             if self._spec.labels:
                 reason = "has no sample with these labels"
                 raise StreamError("labels", reason, "choose other labels", where)
@@ -72,10 +73,10 @@ class ReplayStream(Stream):
 
     def _part(self) -> Dataset | SparseDataset:
         """Return this device's part of the dataset."""
-        spec, data = self._spec, _loaded(self._spec, self._named)
+        spec, data = self._spec, self._loaded()
         if not len(data):
             hint = "put samples into it, or name another"
-            raise StreamError("stream", "is empty", hint, spec.path)
+            raise StreamError("stream", "is empty", hint, self._path)
         if spec.labels:
             data = data.rows(np.flatnonzero(np.isin(data.y, spec.labels)))
         index, count = spec.part
@@ -91,9 +92,8 @@ class ReplayStream(Stream):
             order = np.append(order, np.random.default_rng(key).permutation(size))
         return order[first - begun * size : last - begun * size]
 
-
-def _loaded(spec: Replay, named: DataSpec) -> Dataset | SparseDataset:
-    if spec.sparse:
-        return load_sparse(spec.path, features=spec.width or None)
-    names = [one.name for one in named.features]
-    return load(spec.path, features=spec.width or None).ordered(names)
+    def _loaded(self) -> Dataset | SparseDataset:
+        width = self._spec.width or None if isinstance(self._spec, Replay) else None
+        if isinstance(self._spec, Replay) and self._spec.sparse:
+            return load_sparse(self._path, features=width)
+        return load(self._path, features=width).ordered([one.name for one in self._named.features])

@@ -182,9 +182,9 @@ class OpenTask:
 
     @property
     def _refused(self) -> dict[str, int]:
-        names = ("missing", "unfit")
-        counted = self.counters.items()
-        return {name: n for name, n in counted if name in names or name[:4] == "bad_"}
+        return {
+            name: n for name, n in self.counters.items() if name == "unfit" or name[:4] == "bad_"
+        }
 
     @property
     def _misfit(self) -> str:
