@@ -68,11 +68,11 @@ def test_damaged_idx_is_a_typed_error(tmp_path: Path, content: bytes) -> None:
 def test_libsvm_is_the_same_dense_and_sparse(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("+1 1:0.5 4:2\n-1 2:1 # a comment\n\n+1\n")
-    sparse, dense = read_libsvm_sparse(path), read_libsvm(path)
-    assert sparse.x.width == 4
-    assert sparse.x.indptr.tolist() == [0, 2, 3, 3]
+    (x, y), dense = read_libsvm_sparse(path), read_libsvm(path)
+    assert x.width == 4
+    assert x.indptr.tolist() == [0, 2, 3, 3]
     np.testing.assert_array_equal(dense.x, [[0.5, 0, 0, 2], [0, 1, 0, 0], [0, 0, 0, 0]])
-    assert dense.y.tolist() == sparse.y.tolist() == [1, 0, 1]
+    assert dense.y.tolist() == y.tolist() == [1, 0, 1]
     assert read_libsvm(path, features=6).x.shape == (3, 6)
 
 

@@ -35,8 +35,8 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
-    def rows(self, part: slice) -> "Samples":
-        """Return some of the samples, in the same order."""
+    def rows(self, part: slice | npt.NDArray[np.intp]) -> "Samples":
+        """Return some of the samples."""
         return Samples(self.x[part], self.y[part])
 
 

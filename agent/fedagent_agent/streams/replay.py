@@ -4,7 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_task.errors import DatasetError
-from fedagent_task.readers import Dataset, SparseDataset, load, load_sparse
+from fedagent_task.models.base import Csr
+from fedagent_task.readers import load, load_sparse
 from fedagent_task.recipe.spec import DataSpec
 
 from .base import Samples, Stream, StreamSchema
@@ -33,14 +34,20 @@ class ReplayStream(Stream):
         )
         self._last = 0.0
         self._due = 0
-        self._data: Dataset | SparseDataset | None = None
+        self._data: Samples | None = None
 
     def open(self, now: float) -> StreamSchema:
         """Read the dataset; `spec.start` samples are there at once."""
         try:
-            data = self._part()
+            whole, names = self._loaded()
         except DatasetError as error:
             raise StreamError("stream", error.reason, error.hint, error.path) from error
+        if not len(whole):
+            hint = "put samples into it, or name another"
+            raise StreamError("stream", "is empty", hint, self._path)
+        if self._spec.labels:
+            whole = whole.rows(np.flatnonzero(np.isin(whole.y, self._spec.labels)))
+        data = whole.rows(slice(self._spec.part[0] - 1, None, self._spec.part[1]))
         if not len(data):
             index, count = self._spec.part
             reason, where = f"has too few samples for part {index} of {count}", self._path
@@ -52,8 +59,7 @@ class ReplayStream(Stream):
         self._data, self._last = data, now
         known = data.y.dtype == np.int64
         labels = tuple(int(label) for label in np.unique(data.y)) if known else None
-        sparse = isinstance(data, SparseDataset)
-        return StreamSchema(data.x.shape[1], labels, sparse, data.names)
+        return StreamSchema(data.x.shape[1], labels, isinstance(data.x, Csr), names)
 
     def take(self, now: float) -> Samples:
         """Return what arrived; beyond the buffer the oldest are dropped and counted."""
@@ -64,36 +70,26 @@ class ReplayStream(Stream):
         dropped = max(0, arrived - self._spec.buffer)
         self._counters["dropped"] += dropped
         first, self._offset = self._offset + dropped, self._offset + arrived
-        rows = self._rows(first, self._offset)
-        return Samples(self._data.x[rows], self._data.y[rows])
+        return self._data.rows(self._rows(first, self._offset))
 
     def close(self) -> None:
         """Let the dataset go."""
         self._data = None
 
-    def _part(self) -> Dataset | SparseDataset:
-        """Return this device's part of the dataset."""
-        spec, data = self._spec, self._loaded()
-        if not len(data):
-            hint = "put samples into it, or name another"
-            raise StreamError("stream", "is empty", hint, self._path)
-        if spec.labels:
-            data = data.rows(np.flatnonzero(np.isin(data.y, spec.labels)))
-        index, count = spec.part
-        return data.rows(slice(index - 1, None, count))
-
     def _rows(self, first: int, last: int) -> npt.NDArray[np.intp]:
         """Return the rows at these positions; each lap has an order of its own."""
         assert self._data is not None
-        size, order = len(self._data), np.empty(0, np.intp)
+        size, orders = len(self._data), [np.empty(0, np.intp)]
         begun = first // size
         for lap in range(begun, -(-last // size) if last > first else begun):
             key = np.random.SeedSequence(self._seed, spawn_key=(_ORDER, lap))
-            order = np.append(order, np.random.default_rng(key).permutation(size))
-        return order[first - begun * size : last - begun * size]
+            orders.append(np.random.default_rng(key).permutation(size))
+        return np.concatenate(orders)[first - begun * size : last - begun * size]
 
-    def _loaded(self) -> Dataset | SparseDataset:
+    def _loaded(self) -> tuple[Samples, tuple[str, ...]]:
+        """Return all samples, and what the file calls their features."""
         width = self._spec.width or None if isinstance(self._spec, Replay) else None
         if isinstance(self._spec, Replay) and self._spec.sparse:
-            return load_sparse(self._path, features=width)
-        return load(self._path, features=width).ordered([one.name for one in self._named.features])
+            return Samples(*load_sparse(self._path, features=width)), ()
+        data = load(self._path, features=width).ordered([one.name for one in self._named.features])
+        return Samples(data.x, data.y), data.names

@@ -4,17 +4,17 @@ import os
 from pathlib import Path
 
 from fedagent_task.errors import DatasetError
+from fedagent_task.models.base import Csr
 
-from .base import MAX_BYTES, Dataset
+from .base import MAX_BYTES, Dataset, Labels
 from .binary import read_digits, read_idx, read_npz
-from .text import SparseDataset, read_csv, read_libsvm, read_libsvm_sparse, read_ratings
+from .text import read_csv, read_libsvm, read_libsvm_sparse, read_ratings
 
 __all__ = [
     "BUNDLED",
     "DATA_VARIABLE",
     "MAX_BYTES",
     "Dataset",
-    "SparseDataset",
     "load",
     "load_sparse",
 ]
@@ -45,8 +45,10 @@ def load(name: str, *, features: int | None = None, limit: int = MAX_BYTES) -> D
     return read_libsvm(path, features, limit)
 
 
-def load_sparse(name: str, *, features: int | None = None, limit: int = MAX_BYTES) -> SparseDataset:
-    """Read a LIBSVM file as sparse rows; it is sought as by `load`."""
+def load_sparse(
+    name: str, *, features: int | None = None, limit: int = MAX_BYTES
+) -> tuple[Csr, Labels]:
+    """Read a LIBSVM file as sparse rows, and labels; it is sought as by `load`."""
     return read_libsvm_sparse(_found(name), features, limit)
 
 

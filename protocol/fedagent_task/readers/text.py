@@ -2,9 +2,7 @@
 
 from array import array
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -75,26 +73,10 @@ def _numbers(path: Path, lines: list[str], table: Table, limit: int) -> Doubles:
     return np.array(numbers).reshape(-1, len(columns))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SparseDataset:
-    """Samples as compressed sparse rows, and their labels [n]."""
-
-    x: Csr
-    y: Labels
-    names: ClassVar[tuple[str, ...]] = ()
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def rows(self, index: npt.NDArray[np.intp] | slice) -> "SparseDataset":
-        """Return some of the samples."""
-        return SparseDataset(self.x[index], self.y[index])
-
-
 def read_libsvm_sparse(
     path: Path, features: int | None = None, limit: int = MAX_BYTES
-) -> SparseDataset:
-    """Return a LIBSVM file as sparse rows; labels -1 and +1 become 0 and 1.
+) -> tuple[Csr, Labels]:
+    """Return a LIBSVM file as sparse rows, and labels; -1 and +1 become 0 and 1.
 
     `features` is the number of columns, the largest index if absent.
     """
@@ -122,14 +104,14 @@ def read_libsvm_sparse(
         np.array(values, np.float32),
         widest if features is None else features,
     )
-    return SparseDataset(x, _binary_to_01(np.array(labels, np.float64)))
+    return x, _binary_to_01(np.array(labels, np.float64))
 
 
 def read_libsvm(path: Path, features: int | None = None, limit: int = MAX_BYTES) -> Dataset:
     """Return a LIBSVM file as a dense float32 matrix; see `read_libsvm_sparse`."""
-    sparse = read_libsvm_sparse(path, features, limit)
-    expect_size(path, 4 * len(sparse) * sparse.x.width, limit)
-    return Dataset(sparse.x.dense(), sparse.y)
+    x, y = read_libsvm_sparse(path, features, limit)
+    expect_size(path, 4 * len(y) * x.width, limit)
+    return Dataset(x.dense(), y)
 
 
 def _read_row(fields: list[str], values: "array[float]", columns: "array[int]") -> None:
