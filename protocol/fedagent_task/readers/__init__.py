@@ -59,4 +59,4 @@ def _found(name: str) -> Path:
         if os.path.isfile(place):  # noqa: PTH113
             return Path(place)
     known = ", ".join(BUNDLED)
-    raise DatasetError(name, "no such file to be read", f"give a path, or one of {known}")
+    raise DatasetError(name, "no such file", f"give a path, or one of {known}")
