@@ -150,7 +150,8 @@ class Mqtt(StreamSpec, frozen=True, kw_only=True):
     """A sensor's topic; each message is a JSON object with numbers, or one number.
 
     `state.temperature` is a field in a field; on, off, true and false are 1 and 0. A field may have
-    a range, as in `temp:-40..60`: messages that break it are counted (`bad_range`) and not used.
+    a range, as in `temp:-40..60`: messages that break it are counted (`bad_range`) and not used,
+    and those that the broker kept from before are none.
     `mqtt://USER:PASSWORD@HOST/…` is for a broker that wants a password, percent-encoded.
     """
 
