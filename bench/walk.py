@@ -1,4 +1,4 @@
-"""What one plain round walks through: ``python -m bench.walk [--list]``.
+"""What one plain round walks through: ``python -m bench.walk`` lists it, ``bench walk`` counts.
 
 One coordinator, one edge and one agent play rounds on the testbed's kernel, in virtual time; no
 training, no envelopes. Counted are the named functions of ours that a round enters between two
@@ -99,8 +99,7 @@ def rows() -> Rows:
     yield row("without policies and solvers", fewer)
 
 
-def main() -> int:
-    """Print the functions of the last round in order."""
+if __name__ == "__main__":
+    # The functions of the last round, in order.
     for file, name in trace()[-1]:
         print(f"{file}: {name}")
-    return 0
