@@ -337,6 +337,8 @@ class EdgeStore:
         if isinstance(effect, FinishModel):
             return Job("model", partial(self._finish, effect), effect.size <= SMALL_BYTES)
         at_work = self._round
+        if at_work is None and isinstance(effect, Keep):  # the disk has the end of their round
+            return Job("keep", partial(Kept, tuple(one.key for one in effect.ended)), small=True)
         assert at_work is not None
         work: partial[Input]
         match effect:

@@ -121,9 +121,12 @@ class Client(PahoClient):
         sock = self.socket()
         if type(sock) is socket.socket:
             return sock.sendmsg(packets)
-        if len(packets[0]) < RECORD_BYTES:
-            return super()._sock_send(b"".join(packets)[:RECORD_BYTES])
-        return super()._sock_send(packets[0])
+        record = bytearray()
+        for packet in packets:
+            if (room := RECORD_BYTES - len(record)) <= 0:
+                break
+            record += memoryview(packet)[:room]
+        return super()._sock_send(record)
 
     def _create_socket(self) -> socket.socket:
         sock, self.ready_socket = self.ready_socket, None

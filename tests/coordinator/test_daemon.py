@@ -15,6 +15,7 @@ from fedagent_coordinator.daemon import Daemon, words_of
 from fedagent_node.data_dir import hold_data_dir, load_or_create
 from fedagent_node.effects import Emit
 from fedagent_node.settings import SettingError
+from fedagent_protocol import messages as m
 from tests.fakes.coordinator_site import RECIPE, Site, recipe, toy_edges
 
 
@@ -33,6 +34,8 @@ def test_what_no_agent_has_signed_is_not_paid_and_not_merged(tmp_path: Path) -> 
     end = site.events[-1].fields
     assert (end["rounds_done"], end["spent_micro"], end["updates_used"]) == (4, 0, 0)
     assert end["ledger_balanced"] is True
+    told = [one.message for one in site.sent if isinstance(one.message, m.ReportReceipt)]
+    assert {one.unpaid for one in told} == {tuple(one.id for one in site.edges[0].agents)}
     site.close()
     with Books(tmp_path, identity=load_or_create(tmp_path)) as store:
         read = store.read

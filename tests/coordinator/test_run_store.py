@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from fedagent_coordinator import policies
 from fedagent_coordinator import store as run_store
@@ -13,6 +14,7 @@ from fedagent_coordinator.books import archive
 from fedagent_coordinator.books.read import open_reader
 from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.decision import Learning
+from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from tests.fakes.coordinator_site import Site, check_books, recipe, toy_edges
 from tests.fakes.toy_edge import ToyEdge, arrived
@@ -134,6 +136,24 @@ def test_what_a_failed_merge_did_not_take_stays_given_up(
     assert site.store.database.read.models.last(site.store.run.run_id).round == 0  # type: ignore[union-attr] # there is one
     assert lived(site) == {}
     assert read_back(site) == {}
+
+
+def test_a_report_that_comes_again_hears_whom_the_books_do_not_pay(tmp_path: Path) -> None:
+    given = recipe(*SETS)
+    site = Site(tmp_path, given, toy_edges(given))
+    until_round(site, 2)
+    edge = site.edges[0]
+    assert edge.last is not None
+    paid = edge.last.outcomes
+    more = structs.replace(paid[0], agent="stranger")
+    again = structs.replace(edge.last, round=2, outcomes=(*paid, more))
+    assert site.driver is not None
+    site.driver.receive(Received(edge.id, again, "edges", site.kernel.now))
+    said = [one.message for one in site.sent if isinstance(one.message, m.ReportReceipt)]
+    assert [(one.round, one.unpaid, one.too_late) for one in said[-2:]] == [
+        (2, (), False),
+        (2, ("stranger",), False),
+    ]
 
 
 # --- What people call an agent comes from its own words to the table of devices

@@ -1,10 +1,14 @@
 """The edge's side of its session with the coordinator."""
 
+import errno
+from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from msgspec import structs
 
+from fedagent_edge.spool import Journal
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 
@@ -167,3 +171,53 @@ def test_an_agent_hears_that_accepted_work_is_not_paid_also_when_it_comes_back(
     told = [(one.round, one.status) for one in agent.receipts]
     assert told == [(1, m.ReceiptStatus.ACCEPTED), (1, m.ReceiptStatus.VOID)]
     assert [one.status for one in field.agents["a0"].receipts] == [m.ReceiptStatus.ACCEPTED]
+
+
+def of_the_round_before(field: Field) -> str:
+    field.order(2)
+    field.run_until_report(2)
+    field.coordinator(m.ReportReceipt(run=RUN, round=1, too_late=True))
+    field.coordinator(m.ReportReceipt(run=RUN, round=2))
+    return "1 accepted, 1 void, 2 accepted"
+
+
+def at_the_end(field: Field) -> str:
+    field.coordinator(m.RunEnded(run=RUN, reason="rounds"))
+    assert [one.round for one in field.reports] == [1, 1], "its receipt says whether it is paid"
+    field.coordinator(m.ReportReceipt(run=RUN, round=1, too_late=True))
+    return "1 accepted, 1 void"
+
+
+def of_another_run(field: Field) -> str:
+    field.order(2)
+    field.run_until_report(2)
+    field.reports.clear()
+    run = "2" * 32
+    field.welcome(run)
+    field.give_model(run)
+    field.order(1, run=run)
+    field.run_until_report(1)
+    field.coordinator(m.ReportReceipt(run=run, round=1, unpaid=("a1",)))
+    return "1 accepted, 2 accepted, 1 void"
+
+
+def on_a_full_disk(field: Field) -> str:
+    full = mock.Mock(side_effect=OSError(errno.ENOSPC, "full"))
+    with mock.patch.object(Journal, "sync", full):
+        welcome = m.EdgeWelcome(run=RUN, coordinator="coord", task=TASK, body=BODY)
+        field.coordinator(structs.replace(welcome, recipe="another"))
+        field.run_for(0.5)
+    field.run_for(10.0)
+    return "1 accepted"
+
+
+@pytest.mark.parametrize("when", [of_the_round_before, at_the_end, of_another_run, on_a_full_disk])
+def test_each_update_has_its_own_word(tmp_path: Path, when: Callable[[Field], str]) -> None:
+    field = field_of(tmp_path, 2)
+    field.receipt_reports = False
+    field.order()
+    field.run_until_report()
+    said = when(field)
+    field.run_for(1.5)
+    told = [f"{one.round} {one.status}" for one in field.agents["a1"].receipts]
+    assert ", ".join(told) == said

@@ -188,6 +188,8 @@ def test_a_liar_is_named_not_paid_and_in_no_later_masks_also_after_a_restart(
     assert {name for name, one in found.items() if one.valid} == honest
     assert (found[liar].status, found[liar].proof) == (m.OutcomeStatus.REJECTED, None)
     assert found[liar].reason == "masking_false_shares"
+    told = [one.message for one in played.wire.said(m.Receipt) if one.to == found[liar].agent]
+    assert ("void", found[liar].reason) in [(one.status, one.reason) for one in told]
     later = outcomes(played, second)
     assert {name for name, one in later.items() if one.used} == honest
     assert later[liar].reason == "masking_barred"

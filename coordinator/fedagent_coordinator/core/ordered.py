@@ -109,7 +109,9 @@ class Ordered(Phase):
             paid = self.run.paid_work
             report = proved(given, run=s.run, edge=edge, task=s.task, paid=paid)
             pairs = zip(given.outcomes, report.outcomes, strict=True)
-            self.run.counters[BAD_CLAIM] += sum(old is not new for old, new in pairs)
+            refused = [old for old, new in pairs if old is not new]
+            self.run.counters[BAD_CLAIM] += len(refused)
+            part.unpaid = tuple(one.agent for one in refused if one.valid)
         part.report, part.resend_at = report, None
         waits = any(part.report is None for part in parts.values())
         return self if waits else self._settle(now)
@@ -170,8 +172,9 @@ class Ordered(Phase):
         run.numbers.settled = plan.round
         reports = {part.edge: part.report for part in parts if part.report is not None}
         run.paid_work.settled(plan.round, reports.values())
-        for edge in reports:
-            run.send(edge, ReportReceipt(round=plan.round))
+        for part in parts:
+            if part.report is not None:
+                run.send(part.edge, ReportReceipt(round=plan.round, unpaid=part.unpaid))
         evaluates = run.evaluations.is_due(
             merges=self._merges,
             used=[agent for part in parts for agent in part.of(feedback.used)],

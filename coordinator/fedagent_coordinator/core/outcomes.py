@@ -93,6 +93,7 @@ class EdgePart:
     agents: list[str] = field(default_factory=list)
     patience_s: float = 0.0
     report: RoundReport | None = None
+    unpaid: tuple[str, ...] = ()  # whose work it calls valid, and is not proved
 
     def of(self, wanted: BoolArray) -> list[str]:
         """Return its agents in these rows of the selection, bool[S]."""

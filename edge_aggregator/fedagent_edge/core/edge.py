@@ -332,7 +332,8 @@ class EdgeCore:
         return [*effects, self.upstream.status(now), *self.upstream.report_again(now)]
 
     def _run_ended(self, ended: m.RunEnded, now: float) -> list[Effect]:
-        effects = self.rounds.drop(now)
+        # Its receipt says whether all of it is paid.
+        effects = [*self.upstream.report_again(now), *self.rounds.drop(now)]
         self.evaluations.end_run(now)
         self.exchange.forget_model()
         self.upstream.run_ended(now)

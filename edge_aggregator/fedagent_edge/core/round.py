@@ -113,6 +113,7 @@ class Client:
     verdict: Verdict = NO_VERDICT
     told: Contribution | None = None
     weighed: Weighed = UNWEIGHED
+    void: str = ""  # why it is not paid, whatever was said
     before: Receipt | None = None  # of its update in the round before, which its order brings
 
     @property
@@ -138,6 +139,8 @@ class Client:
     @property
     def receipt(self) -> ReceiptStatus | None:
         """What it hears of an update that it offers again; None if it has not ended."""
+        if self.void:
+            return ReceiptStatus.VOID
         return RECEIPTS.get(self.status) if self.stage is Stage.ENDED else None
 
     @property

@@ -304,6 +304,8 @@ class Rounds:
             memory.bar(agent)
             told = "it is in no masks of this run any more"
             effects.append(Warn(agent, f"{where}: it {how}; {told}"))
+            if rnd.clients[agent].valid:
+                effects += self.updates.void(agent, rnd.name, why=FALSE_SHARES)
         rnd.outcomes = tuple(
             _not_paid(one.agent, one.tau_ms, FALSE_SHARES) if one.agent in liars else one
             for one in rnd.outcomes

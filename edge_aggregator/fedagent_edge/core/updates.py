@@ -77,10 +77,9 @@ class Updates:
         self.keep_at = float("inf")
         self.unsaved = False
         """Whether the disk had no room for the end of the newest round."""
-        self._not_kept: dict[str, Client] = {}
         self._held_bytes = 0
         report = state.memory.report
-        self._reported = {report.round: report} if report is not None else {}
+        self._reported = {(report.run, report.round): report} if report is not None else {}
         self._state = state
         self._counters = state.counters
         self._exchange = exchange
@@ -226,7 +225,7 @@ class Updates:
         status = client.receipt
         assert status is not None
         self._counters[f"updates_{status.name.lower()}"] += 1
-        self.owed[agent] = self._not_kept[agent] = client
+        self.owed[agent] = client
         self._held_bytes += client.offer.size if rnd.layout.size <= SMALL_BYTES else 0
         self.keep_at = now if self._held_bytes > HELD_BYTES else min(self.keep_at, now + KEEP_S)
         return []
@@ -236,13 +235,15 @@ class Updates:
     def keep(self) -> list[Effect]:
         """Make durable what is owed a receipt, or give it where the round is saved or settled."""
         self.keep_at, self._held_bytes = float("inf"), 0
+        owed = self.owed.values()
+        if not owed:
+            return []
         over = self.round is None or self.round.phase is Phase.OVER
         if over and self._state.memory.report is None:
-            return self._receipted(list(self.owed.values()))
-        if over and self.owed and not self.unsaved:
-            return [replace(self._state.save(), owed=tuple(one.key for one in self.owed.values()))]
-        waiting, self._not_kept = self._not_kept, {}
-        return [Keep(tuple(one.ended for one in waiting.values()))] if waiting else []
+            return self._receipted(list(owed))
+        if over and not self.unsaved:
+            return [replace(self._state.save(), owed=tuple(one.key for one in owed))]
+        return [Keep(tuple(one.ended for one in owed))]
 
     def not_saved(self) -> list[Effect]:
         """Keep what the end of a round should have saved: a kill must repeat its report."""
@@ -252,7 +253,7 @@ class Updates:
     def were_kept(self, event: Kept, now: float) -> list[Effect]:
         """Give receipts for what is durable now; else wait for room, or the coordinator."""
         if event.refused:
-            self._not_kept, self.keep_at = {**self.owed}, now + KEEP_S
+            self.keep_at = now + KEEP_S
             return [Warn("", f"the spool failed: {event.refused}")]
         owed = (self.owed.get(key[2]) for key in event.keys)
         return self._receipted([one for one in owed if one is not None and one.key in event.keys])
@@ -265,24 +266,24 @@ class Updates:
 
     def reported(self, report: RoundReport) -> None:
         """Remember what a report says is to be paid."""
-        self._reported[report.round] = report
+        self._reported[report.run, report.round] = report
         while len(self._reported) > REPORTS:
-            del self._reported[min(self._reported)]
+            del self._reported[next(iter(self._reported))]
 
     def settled(self, receipt: ReportReceipt) -> list[Effect]:
         """Say of which work in a round it is not paid; the rest hears so with the next order."""
-        report, effects = self._reported.get(receipt.round), list[Effect]()
+        name, effects = (receipt.run, receipt.round), list[Effect]()
+        report = self._reported.get(name)
         if report is None:
             return []
-        valid = [one for one in report.outcomes if one.valid]
-        void = valid if receipt.too_late else [o for o in valid if o.agent in receipt.unpaid]
-        for one in void:
-            client = self.owed.get(one.agent)
-            proved = one.proof.update.hex() if one.proof is not None else NO_DIGEST
-            digest = client.file[1] if client is not None else proved
-            effects += self._void(one.agent, report.run, report.round, digest)
-        paid = tuple(one for one in valid if one not in void)
-        self._reported[receipt.round] = replace(report, outcomes=paid)
+        paid = list[Outcome]()
+        for one in report.outcomes:
+            if one.valid and (receipt.too_late or one.agent in receipt.unpaid):
+                digest = one.proof.update.hex() if one.proof is not None else NO_DIGEST
+                effects += self.void(one.agent, name, digest)
+            elif one.valid:
+                paid.append(one)
+        self._reported[name] = replace(report, outcomes=tuple(paid))
         return effects
 
     def give_up(self, rnd: Round) -> list[Effect]:
@@ -290,15 +291,21 @@ class Updates:
         effects: list[Effect] = []
         for client in rnd.clients.values():
             if client.valid:
-                effects += self._void(client.agent, rnd.run, rnd.number, client.file[1])
+                effects += self.void(client.agent, rnd.name)
         return effects
 
-    def _void(self, agent: str, run: str, number: int, digest: str) -> list[Effect]:
+    def void(
+        self, agent: str, name: tuple[str, int], digest: str = NO_DIGEST, why: str = VOID
+    ) -> list[Effect]:
         """Say that work is not paid whose receipt said, or would have said, that it counts."""
-        self.owed.pop(agent, None)
+        run, number = name
+        if self.round is not None and self.round.name == name:
+            client = self.round.clients[agent]
+            client.void, digest = why, client.file[1]
+            self.owed.pop(agent, None)
         self._counters["updates_void"] += 1
         void, status = self._state.memory.void, ReceiptStatus.VOID
-        void[agent] = Receipt(run=run, round=number, digest=digest, status=status, reason=VOID)
+        void[agent] = Receipt(run=run, round=number, digest=digest, status=status, reason=why)
         while len(void) > MAX_VOID:
             del void[next(iter(void))]
         return self.hear_void(agent) if self._state.sessions.is_present(agent) else []
@@ -336,12 +343,12 @@ class Updates:
             # It is wanted in a later round.
             return [Send(agent, RoundClosed(run=offer.run, round=offer.round, kept=True))]
         if rnd is None or rnd.name != (offer.run, offer.round):
-            this = offer.run == self._state.memory.run
-            if (paid := self._paid(agent, offer) if this else None) is not None:
+            if (paid := self._paid(agent, offer)) is not None:
                 # Before a restart.
                 return [_receipt(agent, offer, RECEIPTS[paid.status], paid.reason)]
             self._counters["expired"] += 1
-            reason = "the round is over" if this else "another run"
+            same = offer.run == self._state.memory.run
+            reason = "the round is over" if same else "another run"
             return [_receipt(agent, offer, ReceiptStatus.EXPIRED, reason)]
         client = rnd.clients.get(agent)
         if client is None:
@@ -355,7 +362,7 @@ class Updates:
         return [receipt, Warn(agent, text)]
 
     def _paid(self, agent: str, offer: UpdateOffer) -> Outcome | None:
-        report = self._reported.get(offer.round)
+        report = self._reported.get((offer.run, offer.round))
         for one in report.outcomes if report is not None else ():
             same = one.proof is None or one.proof.update.hex() == offer.digest
             if one.agent == agent and one.valid and same:
@@ -416,8 +423,7 @@ class Updates:
         for agent in self.owed.keys() & rnd.clients.keys():
             rnd.clients[agent].before = self.owed.pop(agent).word()
         effects = self._receipted(list(self.owed.values()))
-        self._not_kept, self.keep_at, self.unsaved = {}, float("inf"), False
-        self.round = rnd
+        self.keep_at, self.unsaved, self.round = float("inf"), False, rnd
         self.kept = {
             agent: one
             for agent, one in self.kept.items()
@@ -508,7 +514,7 @@ def _again(client: Client, offer: UpdateOffer) -> Send | None:
     if (status := client.receipt) is None:
         return None
     declined = "declined: " if client.status is OutcomeStatus.DECLINED else ""
-    return _receipt(client.agent, offer, status, declined + client.reason)
+    return _receipt(client.agent, offer, status, client.void or declined + client.reason)
 
 
 def _receipt(agent: str, offer: UpdateOffer, status: ReceiptStatus, reason: str) -> Send:
