@@ -117,7 +117,6 @@ class EdgeRow:
     model: str
     weight: float
     local_steps: float = 0.0
-    norm: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
