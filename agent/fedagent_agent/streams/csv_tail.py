@@ -5,6 +5,7 @@ import math
 import os
 from collections import deque
 from io import FileIO
+from pathlib import Path
 
 from fedagent_task.readers.table import FIRST_LINES, SampleError, Table
 from fedagent_task.recipe.spec import DataSpec
@@ -33,6 +34,7 @@ class CsvStream(Stream):
         del seed
         super().__init__(offset)
         self._spec, self._data = spec, data
+        self._path = Path(os.path.expanduser(spec.path))  # noqa: PTH111 - Path's own raises
         self._resumed, self._meaning, start = mark.split(" ") if mark else ("", "", "0")
         self._start = int(start)  # of the lines that name the columns, in this file
         self._file: FileIO | None = None
@@ -83,7 +85,7 @@ class CsvStream(Stream):
                 self._file = self._reopen()
                 self._begin("rotated")
                 self._read_on(rows)
-            self._expect_one("csv", "line", str(self._spec.file))
+            self._expect_one("csv", "line", str(self._path))
         except StreamError:
             if not rows:
                 raise
@@ -100,21 +102,21 @@ class CsvStream(Stream):
     def _reopen(self) -> FileIO | None:
         """Return the file, or None while there is none."""
         try:
-            if self._spec.file.is_fifo():
+            if self._path.is_fifo():
                 raise self._unreadable("cannot be read twice", "have it written to a file")
             # Unbuffered: what was read before a truncation must not come again.
-            return self._spec.file.open("rb", buffering=0)
+            return self._path.open("rb", buffering=0)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise self._unreadable(error.strerror or "cannot be read", "check the path") from error
 
     def _unreadable(self, reason: str, hint: str) -> StreamError:
-        return StreamError("csv", reason, hint, str(self._spec.file))
+        return StreamError("csv", reason, hint, str(self._path))
 
     def _was_replaced(self) -> bool:
         try:
-            there = self._spec.file.stat()
+            there = self._path.stat()
         except FileNotFoundError:
             return False  # renamed away, and the new one is not there yet
         except OSError as error:

@@ -1,7 +1,6 @@
 """The kinds of streams as text: their options, and what goes together. Without numpy."""
 
 import math
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,11 +111,6 @@ class Csv(StreamSpec, frozen=True, kw_only=True):
         ),
     ] = ()
     buffer: Buffer = 4096
-
-    @property
-    def file(self) -> Path:
-        """The path, with a home in it."""
-        return Path(os.path.expanduser(self.path))  # noqa: PTH111 - Path's own raises
 
 
 @dataclass(frozen=True, slots=True)

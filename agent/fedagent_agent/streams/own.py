@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class OwnStream(Stream):
         del offset, mark, data  # its labels are numbers, its position is its own affair
         super().__init__()
         self._spec, self._seed = spec, seed
-        self._own: object | None = None
+        self._own: Any = None  # the user's object
         self._features = 0
 
     def open(self, now: float) -> StreamSchema:
@@ -56,7 +56,7 @@ class OwnStream(Stream):
         self._own = self._guarded(lambda: factory(self._spec.text))
         if hasattr(self._own, "seed"):
             self._own.seed = self._seed
-        schema = self._guarded(lambda: self._call("open", now))
+        schema = self._guarded(lambda: self._own.open(now))
         if not isinstance(schema, StreamSchema) or schema.features < 1:
             raise StreamError(name, "open returns no StreamSchema", _HINT)
         self._features = schema.features
@@ -68,7 +68,7 @@ class OwnStream(Stream):
         Raises:
             StreamError: It raised something, or gave something else.
         """
-        samples = self._guarded(lambda: self._call("take", now))
+        samples = self._guarded(lambda: self._own.take(now))
         if not isinstance(samples, Samples) or not self._fits(samples):
             raise StreamError(
                 self._spec.kind,
@@ -102,10 +102,6 @@ class OwnStream(Stream):
         if callable(close):
             with suppress(Exception):  # somebody else's code, at its end
                 close()
-
-    def _call(self, method: str, now: float) -> object:
-        found: Callable[[float], object] = getattr(self._own, method)
-        return found(now)
 
     def _guarded(self, action: Callable[[], R]) -> R:
         try:
