@@ -85,7 +85,6 @@ def test_a_file_without_header_starts_with_a_sample(path: Path) -> None:
     [
         (("1", "2"), "1 2 2.0 0", [0, 1, 1]),
         (("ON", "OFF"), "ON off true 1", [0, 1, 0, 0]),
-        (("no", "yes"), "no yes 1 maybe", [0, 1, 1]),
         ((), "cat " * 20, "no line so far is a sample: column 'kind' is no label of the task"),
     ],
 )

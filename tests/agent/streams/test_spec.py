@@ -61,7 +61,6 @@ def test_a_line_of_text_is_a_stream(text: str, spec: object) -> None:
         ("mqtt://box", "mqtt", "features=a,b&label=y"),
         ("mqtt://box/t?features=a", "mqtt", "needs a label"),
         ("mqtt://box/t%23?features=a&label=y", "mqtt", "needs a host and a topic"),
-        ("mqtt://box/t%00?features=a&label=y", "mqtt", "needs a host and a topic"),
         ("mqtt://[/t?features=a&label=y", "mqtt", "is not an address"),
         ("mqtts://box/t?features=a&label=y", "mqtt", "&ca="),
         ("replay:a,sparse=yes", "sparse", "sparse=1"),
