@@ -23,7 +23,6 @@ from .effects import (
     Effect,
     Emit,
     Input,
-    OtherVersion,
     Received,
     RunJob,
     Send,
@@ -173,6 +172,10 @@ class Driver:
             if not self._may_send(named_sender(where)):
                 self._refuse("refused_flood", where, "more messages than anybody sends: revoke it")
                 return
+            if where.version != PROTOCOL_VERSION:
+                why = f"it speaks protocol {where.version}, we {PROTOCOL_VERSION}: install the same"
+                self._refuse("protocol_version", where, f"{why} version of fedagent on both")
+                return
             event = self._event(where, topic, payload, link, at, link_idle=link_idle)
         except TopicError as error:
             self.core.counters[error.reason] += 1
@@ -212,8 +215,6 @@ class Driver:
         """Return what a payload is to the core; None of what was for the gate."""
         sender, proof = named_sender(where), b""
         body: bytes | memoryview = payload
-        if where.version != PROTOCOL_VERSION:
-            return OtherVersion(sender, where.version, link)
         if self._gate is not None:
             opened = self._gate.open(topic, where, payload, link)
             if opened is None:

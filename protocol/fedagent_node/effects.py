@@ -35,14 +35,6 @@ class Received(Input, frozen=True):
     proof: bytes = b""  # the envelope without the body: key, number, signature (`envelope`)
 
 
-class OtherVersion(Input, frozen=True):
-    """A peer of another protocol version is heard; no body of its messages is read."""
-
-    sender: str
-    version: int
-    link: str
-
-
 class LinkUp(Input, frozen=True):
     """A link is connected, for the first time or again."""
 

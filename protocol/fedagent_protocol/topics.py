@@ -139,11 +139,3 @@ def _parsed(parts: list[str]) -> Topic | None:
             )
         case _:
             return None
-
-
-def mismatch(version: int, role: str) -> str:
-    """Return why a peer of this version is refused, and what to do."""
-    return (
-        f"speaks protocol {version}, the {role} {PROTOCOL_VERSION}: "
-        "install the same version of fedagent on both"
-    )

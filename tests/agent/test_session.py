@@ -6,7 +6,7 @@ import pytest
 
 from fedagent_agent.core.device import PriceSettings, Readings
 from fedagent_agent.core.effects import Greet, Relink
-from fedagent_node.effects import OtherVersion, Received, Revoked, TakeRevocations
+from fedagent_node.effects import Received, Revoked, TakeRevocations
 from fedagent_protocol import messages as m
 from tests.fakes.hand_edge import EDGE, LINK, OTHER, HandEdge, joined
 
@@ -152,11 +152,3 @@ def test_a_revoked_edge_is_left_at_once_and_heard_on_no_link(edge: HandEdge) -> 
     assert len(edge.said(m.Hello)) == hellos
     assert edge.core.counters["edge_revoked"] == 2
     assert set(edge.core.sessions) == {OTHER}
-
-
-def test_an_edge_of_another_version_is_refused_in_one_line(edge: HandEdge) -> None:
-    for _ in range(2):
-        edge.take(OtherVersion(OTHER, 2, LINK))
-    (warning,) = edge.warned
-    assert "speaks protocol 2, the agent 3: install the same version" in warning.text
-    assert edge.core.counters["protocol_version"] == 2

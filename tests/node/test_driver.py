@@ -83,6 +83,15 @@ def test_foreign_bytes_are_counted_and_change_nothing(
     assert len(scene.log) == len(said) == (reason != "topic"), "once, of three"
 
 
+def test_a_beacon_of_another_version_is_named_and_not_read() -> None:
+    scene = Scene()
+    for _ in range(2):
+        beacon = "fedagent/2/s/c/them/beacon"
+        scene.driver().arrived("wan", Direction.COORDINATOR_TO_EDGE, beacon, b"?", at=0.0)
+    assert scene.counters == {"protocol_version": 2}
+    assert "warn them coordinator-beacon refused: it speaks protocol 2, we 3" in scene.log[0]
+
+
 def test_one_bad_input_takes_no_other_along() -> None:
     errors: list[Exception] = []
     scene = Scene()

@@ -13,11 +13,9 @@ from fedagent_node.effects import (
     Emit,
     LinkDown,
     LinkUp,
-    OtherVersion,
     Revoked,
     Send,
     TakeRevocations,
-    Warn,
 )
 from fedagent_protocol.messages import (
     LONGEST_PERIOD_S,
@@ -33,7 +31,6 @@ from fedagent_protocol.messages import (
     RevocationsNeed,
     Welcome,
 )
-from fedagent_protocol.topics import mismatch
 
 from .device import MIN_GAP_S, DeviceState, LinkQuality
 from .effects import EdgesFound, Greet, Relink, Timer
@@ -158,7 +155,6 @@ class Sessions(dict[str, Session]):
         self._seq = boots << STARTS_BITS
         self._nonce = 0
         self._found: dict[str, tuple[str, ...]] = {}
-        self._refused: set[str] = set()
         self._crl: int | None = None  # number of the list of the revoked; None outside of a site
         self._revoked: set[str] = set()
 
@@ -208,14 +204,6 @@ class Sessions(dict[str, Session]):
         """Note which edges adverts place behind a link."""
         self._found[event.link] = event.edges
         return []
-
-    def other_version(self, heard: OtherVersion, now: float) -> list[Effect]:  # noqa: ARG002
-        """Refuse an edge of another protocol version, and say so once."""
-        self._counters["protocol_version"] += 1
-        if heard.sender in self._refused or len(self._refused) >= MAX_SESSIONS:
-            return []
-        self._refused.add(heard.sender)
-        return [Warn("", f"edge {heard.sender} {mismatch(heard.version, 'agent')}")]
 
     def hear(
         self, edge: str, link: str, now: float, *, welcomes: bool = False

@@ -17,7 +17,6 @@ from fedagent_node.effects import (
     LinkUp,
     Mark,
     ModelFinished,
-    OtherVersion,
     Received,
     Revoked,
     Send,
@@ -85,7 +84,6 @@ class EdgeCore:
         rounds, evaluations, updates = self.rounds, self.evaluations, self.rounds.updates
         self._inputs: Handlers = {
             Received: self._received,
-            OtherVersion: self.upstream.refuse,
             LinkUp: self._link_up,
             TakenOver: self._taken_over,
             Admitted: updates.admitted,

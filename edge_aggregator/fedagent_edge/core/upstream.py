@@ -1,10 +1,10 @@
 """The edge's session with the coordinator: which one is served, and when to write what to it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fedagent_node.effects import Effect, Emit, OtherVersion, Received, Send, Warn
+from fedagent_node.effects import Effect, Emit, Received, Send
 from fedagent_protocol.messages import (
     CoordinatorBeacon,
     EdgeStatus,
@@ -12,7 +12,6 @@ from fedagent_protocol.messages import (
     ReportReceipt,
     RoundReport,
 )
-from fedagent_protocol.topics import mismatch
 
 from .effects import COORDINATOR, EdgeState, Ignored
 
@@ -23,8 +22,6 @@ HELLO_AGAIN_S = 1.0
 HELLO_SELDOM_S = 5.0
 SILENT_S = 15.0
 """Three silent periods of the coordinator's beacon."""
-MAX_REFUSED = 64
-"""Coordinators of another version that are named, once each."""
 REPORT_AGAIN_S = 1.0
 """How long a report waits for its receipt before it goes again."""
 
@@ -48,20 +45,11 @@ class Upstream:
     _status_at: float = 0.0
     _report_at: float = 0.0
     _seq: int = 0
-    _refused: set[str] = field(default_factory=set)
 
     def connected(self, now: float) -> list[Effect]:
         """Begin anew: the broker is there."""
         self.welcomed = False
         return [self._hello(now)]
-
-    def refuse(self, other: OtherVersion, now: float) -> list[Effect]:  # noqa: ARG002 - as all inputs
-        """Refuse a coordinator of another protocol version, and say so once."""
-        self.state.counters["protocol_version"] += 1
-        if other.sender in self._refused or len(self._refused) >= MAX_REFUSED:
-            return []
-        self._refused.add(other.sender)
-        return [Warn("", f"coordinator {other.sender} {mismatch(other.version, 'edge')}")]
 
     def beacon(self, event: Received, beacon: CoordinatorBeacon, now: float) -> list[Effect]:
         """Greet a coordinator that is not served yet, unless another one is."""
