@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from fedagent_protocol import VERSION
 
 from .effects import Emit
+from .network import listen_hint
 from .settings import SettingError
 
 PEERS = ("agent", "edge", "coordinator")
@@ -115,7 +116,8 @@ class Metrics(Collector):
             server, thread = start_http_server(port, host, self.registry)
         except OSError as error:
             problem = f"cannot listen at {host}:{port}: {error.strerror}"
-            raise SettingError("metrics", problem, "take another port") from error
+            hint = listen_hint(host, "take another port")
+            raise SettingError("metrics", problem, hint) from error
         self.port = server.server_port
 
         def close() -> None:

@@ -4,11 +4,13 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedagent_node.effects import Emit
 from fedagent_node.metrics import Metrics
+from fedagent_node.settings import SettingError
 
 DASHBOARD = Path(__file__).parents[2] / "deploy/grafana/fedagent.json"
 ROUND = {
@@ -83,3 +85,9 @@ def test_every_metric_of_the_dashboard_is_there() -> None:
     named = {name for text in targets for name in re.findall(r"\b(?:fedagent|process)_\w+", text)}
     assert len(named) > 8
     assert named <= there
+
+
+async def test_an_address_that_no_card_has_is_answered_with_those_that_are_there() -> None:
+    with pytest.raises(SettingError) as refused:
+        await told().serve("10.99.99.99", 9111)
+    assert refused.value.hint.startswith("10.99.99.99 is not an address of this machine")

@@ -23,6 +23,7 @@ _SINGLES = 8
 _WORDS = {
     "batch_norm": "batch norm",
     "instance_norm": "instance norm",
+    "group_norm": "group norm",
     "var": "a variance",
     "std": "a deviation",
     "": "the loss",
@@ -90,7 +91,7 @@ def _lacks(ours: TorchProgram, values: Arrays, whole: "nn.Module", batch: Batch)
         whole(*batch)
         loss = ours.loss(batch)
     except (TaskFormatError, ValueError, RuntimeError):
-        return _first_of(ours.program, "batch_norm", "instance_norm")
+        return _first_of(ours.program, "batch_norm", "instance_norm", "group_norm")
     slopes = [one for one in _gradients(loss, ours.parameters).values() if one is not None]
     moved = [ours.buffers[one.name] for one in ours.program.of_roles("mean")]
     finite = all(torch.isfinite(one).all() for one in (loss, *slopes, *moved))

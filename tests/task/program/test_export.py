@@ -156,6 +156,7 @@ def _contrast(output: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
         (normed(track_running_stats=False), loss, "batch norm"),
         (nn.Linear(3, 2), lambda o, y: loss(o, y) + o.var(0).mean(), "a variance"),
         (nn.Linear(3, 2), lambda o, y: loss(o, y) + o.std(0).mean(), "a deviation"),
+        (nn.Sequential(nn.GroupNorm(3, 3), nn.Linear(3, 2)), loss, "group norm"),
         (nn.Linear(3, 2), _contrast, "the loss"),
         (nn.Sequential(nn.Unflatten(1, (1, 3)), nn.BatchNorm1d(1), nn.Flatten()), loss, ""),
         (nn.Linear(3, 2), loss, ""),
