@@ -168,6 +168,7 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
         return dense_shapes([self.features, *self.hidden, self.classes])
 
 
+DType = Literal["float32", "float64", "uint8", "int16", "int32", "int64"]
 MAX_NAMES_BYTES = 4096
 """Longest names that streams may give the features of a recipe that names none, all together."""
 
@@ -197,6 +198,7 @@ class DataSpec(_Section, frozen=True, kw_only=True):
     without a form of their own get mean and deviation from them.
     """
 
+    dtype: DType = "float32"
     scale: Annotated[float, _key("a factor other than 0", 0.0625)] = 1.0
     offset: Annotated[float, _key("a number added after scaling")] = 0.0
     labels: Annotated[
