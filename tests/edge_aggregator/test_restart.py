@@ -326,3 +326,12 @@ def test_an_update_whose_sync_failed_is_written_again_and_counts_once(
     report = field.run_until_report()
     assert (report.used, report.weight) == (3, 60.0)
     assert report.model == digest_of(encode_tensors(expected_mean(64, WEIGHTS)))
+
+
+def test_a_model_that_takes_long_to_make_leaves_no_update_to_be_looked_for(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1, size=100_000, job_delay_s=1.5)
+    field.order(deadline_ms=9000, max_wait_ms=9000)
+    field.run_until_report()
+    field.run_for(5.0)
+    assert field.agents["a0"].receipts
+    assert not [one.text for one in field.notes if "failed" in one.text]

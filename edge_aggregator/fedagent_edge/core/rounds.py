@@ -344,7 +344,7 @@ class Rounds:
     def tick(self, now: float) -> list[Effect]:
         """Do what is due, and close the round if it is over."""
         rnd, effects = self.live, list[Effect]()
-        if now >= self.updates.keep_at:
+        if now >= self.updates.keep_due:
             effects += self.updates.keep()
         if rnd is None:
             return effects
@@ -359,9 +359,9 @@ class Rounds:
 
     def next_due(self, now: float) -> float:
         """Return when `tick` is wanted."""
-        rnd, dues = self.live, [self.updates.keep_at]
+        rnd, dues = self.live, [self.updates.keep_due]
         if rnd is None:
-            return self.updates.keep_at
+            return self.updates.keep_due
         if rnd.masking is not None:
             dues.append(rnd.masking.next_due())
         if rnd.is_open:

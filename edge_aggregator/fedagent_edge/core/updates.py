@@ -232,6 +232,12 @@ class Updates:
 
     # ------------------------------------------------ from the verdict to the receipt
 
+    @property
+    def keep_due(self) -> float:
+        """When `keep` is wanted; not while a model is made, whose end saves them, files removed."""
+        making = self.round is not None and self.round.phase is Phase.COMMITTING
+        return float("inf") if making else self.keep_at
+
     def keep(self) -> list[Effect]:
         """Make durable what is owed a receipt, or give it where the round is saved or settled."""
         self.keep_at, self._held_bytes = float("inf"), 0
