@@ -403,13 +403,15 @@ def _windows(store: Books, run_id: str, most: float) -> tuple[Window, ...]:
     model: dict[str, str] = {}
     weight: dict[str, float] = {}
     steps: dict[str, float] = {}
+    norm: dict[str, float] = {}
     for row in store.read.edge_results(run_id, since=since):
         if row.round > max(since, edges[row.edge_id].forgotten) and row.model and not row.failed:
             model[row.edge_id] = row.model
             more = learnt_weight(row.weight, row.ordered, most)
             weight[row.edge_id] = weight.get(row.edge_id, 0.0) + more
             steps[row.edge_id] = steps.get(row.edge_id, 0.0) + row.local_steps
-    return tuple(Window(edge, model[edge], weight[edge], steps[edge]) for edge in model)
+            norm[row.edge_id] = norm.get(row.edge_id, 0.0) + row.norm
+    return tuple(Window(edge, model[edge], weight[edge], steps[edge], norm[edge]) for edge in model)
 
 
 @dataclass(frozen=True, slots=True)

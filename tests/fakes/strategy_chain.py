@@ -34,24 +34,25 @@ def check_chain(folder: Path, given: Recipe) -> Chain:
         rows, clients = store.read.edge_results(run), store.indices(run).sizes()[0]
         forgotten = {edge: row.forgotten for edge, row in store.read.edge_totals(run).items()}
     for (since, base, state), (round_, digest, kept) in pairwise(models):
-        last: dict[str, tuple[str, float]] = {}
+        last: dict[str, tuple[str, float, float]] = {}
         for row in rows:
             given_up = row.round <= forgotten.get(row.edge_id, 0) < round_
             counts = since < row.round <= round_ and not given_up
             if counts and row.model and not row.failed:
                 more = learnt_weight(row.weight, row.ordered, most_weight(strategy, given))
-                _, weight = last.get(row.edge_id, ("", 0.0))
-                last[row.edge_id] = (row.model, weight + more)
-        shares = [EdgeShare(weight=weight) for _, weight in last.values()]
+                _, weight, norm = last.get(row.edge_id, ("", 0.0, 0.0))
+                last[row.edge_id] = (row.model, weight + more, norm + row.norm)
+        shares = [EdgeShare(weight=weight) for _, weight, _ in last.values()]
         combined = strategy.combine(shares)
         parts = sorted(
             MergePart(digest, weight, weight, edge)
-            for (edge, (digest, _)), weight in zip(last.items(), combined.weights, strict=True)
+            for (edge, (digest, _, _)), weight in zip(last.items(), combined.weights, strict=True)
         )
+        usual = max((norm for _, _, norm in last.values()), default=0.0)
         facts = MergeFacts(
             weight=sum(share.weight for share in shares), clients=clients, factor=combined.factor
         )
-        merge = Merge(round_, tuple(parts), 0, 0.0, base, state, facts)
+        merge = Merge(round_, tuple(parts), 0, usual, base, state, facts)
         rule, scored = robust_of(given), held_out(given)
         judge = None if scored is None or not scored.judging else scored.judge
         found = merge_files(blobs, model_manifest(given), merge, strategy, rule, judge)

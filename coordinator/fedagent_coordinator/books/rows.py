@@ -117,6 +117,7 @@ class EdgeRow:
     model: str
     weight: float
     local_steps: float = 0.0
+    norm: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ CREATE INDEX orders_of ON orders (round);
 CREATE TABLE edge_results (
     run_id TEXT NOT NULL, round INTEGER NOT NULL, edge INTEGER NOT NULL,
     failed TEXT NOT NULL, model TEXT NOT NULL, weight REAL NOT NULL,
-    local_steps REAL NOT NULL CHECK (local_steps >= 0),
+    local_steps REAL NOT NULL CHECK (local_steps >= 0), norm REAL NOT NULL,
     PRIMARY KEY (run_id, round, edge),
     FOREIGN KEY (run_id, round) REFERENCES rounds,
     FOREIGN KEY (run_id, edge) REFERENCES edges

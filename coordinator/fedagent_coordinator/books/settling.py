@@ -201,10 +201,10 @@ def _check_ends(
 
 def _close_edges(sql: sqlite3.Connection, result: Settle, run_id: str) -> None:
     sql.executemany(
-        "INSERT INTO edge_results (run_id, round, edge, failed, model, weight, local_steps) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO edge_results (run_id, round, edge, failed, model, weight, local_steps, "
+        "norm) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (run_id, result.round, e.index, e.failed, e.model, e.weight, e.local_steps)
+            (run_id, result.round, e.index, e.failed, e.model, e.weight, e.local_steps, e.norm)
             for e in result.edges
         ],
     )

@@ -67,6 +67,7 @@ class EdgeSession:
     agents: int = 0
     window_weight: float = 0.0  # weight in its model since the last merge
     window_steps: float = 0.0  # mean steps of those updates, added over the rounds
+    window_norm: float = 0.0  # the median norms of those rounds' updates, added
     chunk_bytes: int = CHUNK_BYTES
     pace: Pace = field(default_factory=Pace)  # at which its models come
     senders: dict[str, Sender] = field(default_factory=dict)  # by the digest that is sent
@@ -104,7 +105,7 @@ class EdgeSession:
     def start_from(self, digest: str) -> None:
         """Expect it to hold a global model, and to have learnt nothing since."""
         self.expected = digest
-        self.window_weight = self.window_steps = 0.0
+        self.window_weight = self.window_steps = self.window_norm = 0.0
 
     def restart(self, epoch: str) -> None:
         """Forget what only the former process of the edge knew."""
@@ -191,7 +192,8 @@ class EdgeTable:
             window = self.windows.pop(edge, None)
             if window is not None:
                 session.expected = window.model
-                session.window_weight, session.window_steps = window.weight, window.local_steps
+                session.window_weight = window.weight
+                session.window_steps, session.window_norm = window.local_steps, window.norm
             return session, "new"
         changed = "" if session.live else "new"
         if session.epoch != epoch:

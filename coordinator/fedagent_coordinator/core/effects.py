@@ -77,6 +77,7 @@ class EdgeResult:
     model: str
     weight: float
     local_steps: float = 0.0
+    norm: float = 0.0  # the median of the round's updates, also of other edges; 0 for not known
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,10 +37,8 @@ class Merging(Phase):
         then: Callable[[float], Phase],
         timing_ms: dict[str, float] | None = None,
         firsts: Mapping[str, bytes] | None = None,
-        usual: float = 0.0,
     ) -> None:
         super().__init__(run)
-        self._usual = usual
         self._round, self._then, self._firsts = round_, then, firsts or {}
         self._timing_ms = {} if timing_ms is None else timing_ms
         self._began_at, self._give_up_at = now, now + run.settings.recipe.rounds.merge_timeout_s
@@ -143,7 +141,7 @@ class Merging(Phase):
             self._round,
             tuple(sorted(parts)),
             models.size,
-            self._usual,
+            max((edge.window_norm for edge, _ in self._shares), default=0.0),
             facts=MergeFacts(rules=settings.rules),
         )
         if not settings.strategy.acts and type(settings.robust) is Robust:

@@ -23,10 +23,10 @@ from .edges import EdgeSession
 from .effects import BookOpinions, Learn, NoteWork, Reserve, Settle, ShowStatus
 from .evaluating import Evaluating, evaluated
 from .merge import Merging
-from .outcomes import BAD_CLAIM, EdgePart, middle, proved, round_event, settle_round
+from .outcomes import BAD_CLAIM, EdgePart, proved, round_event, settle_round
 from .readiness import DECLINED, longer
 from .run import Phase, Run
-from .settings import learnt_weight, merge_period, merges, milliseconds, most_weight
+from .settings import learnt_weight, merges, milliseconds, most_weight
 
 TOO_FAR = frozenset({"norm", "diverged", "non_finite"})
 """Reasons of devices, and of edges, why an update cannot be: its model is where nobody learns."""
@@ -201,8 +201,7 @@ class Ordered(Phase):
         if not self._merges:
             return over(now)
         firsts = {edge: report.first for edge, report in reports.items()}
-        usual = middle(settled.details.norm) * merge_period(s.recipe)
-        return Merging(run, plan.round, now, over, settled.timing_ms, firsts, usual)
+        return Merging(run, plan.round, now, over, settled.timing_ms, firsts)
 
     def _leads_nowhere(self, settled: Settle) -> bool:
         """Say that most devices cannot train from the model; True if there is one before it."""
@@ -240,6 +239,7 @@ class Ordered(Phase):
                 edge.model = edge.expected = found.model
                 edge.window_weight += learnt_weight(found.weight, found.ordered, most)
                 edge.window_steps += found.local_steps
+                edge.window_norm += found.norm
 
     def _over(self, settled: Settle, held: Learn | None, now: float, *, evaluates: bool) -> Phase:
         """Have the model of the round evaluated if that is due, then go on with the next round."""

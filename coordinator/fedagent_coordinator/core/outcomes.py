@@ -18,7 +18,6 @@ from fedagent_coordinator.policies.base import (
     BoolArray,
     Ending,
     Feedback,
-    FloatArray,
     IntArray,
     RoundView,
 )
@@ -159,7 +158,12 @@ def settle_round(
         valid=~feedback.unpaid,
     )
     feedback = replace(feedback, ending=ending, evidence=believed)
-    heaviest = settings.weight_cap * middle(details.weight)
+    # The lower one of two: where half of the edges lie, they make it nothing, and not anything.
+    weight, usual = (
+        median_low(known.tolist()) if len(known := told[told > 0]) else 0.0
+        for told in (details.weight, details.norm)
+    )
+    heaviest = settings.weight_cap * weight
     each = plan.controls.of_each(len(pairs))
     learner, proofs = settings.recipe.learner, dict[int, Proof]()
     for part in parts:
@@ -175,6 +179,7 @@ def settle_round(
                 # No word of an edge counts for more than its devices can have done.
                 most=max(most_steps(learner, one) for one in each[part.rows].tolist()),
                 heaviest=heaviest,
+                usual=usual,
             )
             for part in parts
         ),
@@ -182,13 +187,6 @@ def settle_round(
         reason=_shortfall(feedback, details),
         proofs=proofs,
     )
-
-
-def middle(told: FloatArray) -> float:
-    """Return the lower median of what is above 0, float64[S]; 0 of nothing."""
-    # Where half of the edges lie, they make it nothing, and not anything.
-    known = told[told > 0].tolist()
-    return median_low(known) if known else 0.0
 
 
 def _outcomes(parts: Sequence[EdgePart], size: int, counters: Counter[str]) -> list[Outcome]:
@@ -371,7 +369,9 @@ def _with_rent(feedback: Feedback, placement: Placement, parts: Sequence[EdgePar
     return replace(feedback, psi=psi, rent_micro=placement.rent_micro)
 
 
-def _edge_result(part: EdgePart, feedback: Feedback, *, most: float, heaviest: float) -> EdgeResult:
+def _edge_result(
+    part: EdgePart, feedback: Feedback, *, most: float, heaviest: float, usual: float
+) -> EdgeResult:
     here = np.asarray(part.rows, dtype=np.int64)
     paid = feedback.pairs[here[~feedback.unpaid[here]]]
     report = part.report or RoundReport(epoch="", outcomes=(), failed=SILENT)
@@ -393,6 +393,7 @@ def _edge_result(part: EdgePart, feedback: Feedback, *, most: float, heaviest: f
         model=report.model,
         weight=max(weight, 0.0),
         local_steps=min(max(steps, 0.0), most),
+        norm=usual,
     )
 
 

@@ -108,13 +108,15 @@ def learnt_weight(reported: float, ordered: int, most: float) -> float:
 class Window:
     """What one edge has learnt since the last merge.
 
-    `weight` is that of its updates, `local_steps` their mean steps, added over the rounds.
+    `weight` is that of its updates, `local_steps` their mean steps, added over the rounds, as are
+    the median norms, `norm`.
     """
 
     edge: str
     model: str
     weight: float
     local_steps: float = 0.0
+    norm: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

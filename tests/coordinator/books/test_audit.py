@@ -84,7 +84,7 @@ CHANGED = "its rows have changed"
         ("UPDATE rounds SET view = x'00' WHERE round = 1", "round 1: what was decided has changed"),
         ("UPDATE rounds SET controls = x''", "round 5: what was decided has changed"),
         (
-            """INSERT INTO edge_results SELECT run_id, 3, edge, '', '', 1.0, 0.0
+            """INSERT INTO edge_results SELECT run_id, 3, edge, '', '', 1.0, 0.0, 0.0
             FROM edge_results WHERE round = 1 AND edge = 0""",
             f"round 3: {CHANGED}",
         ),
