@@ -42,9 +42,9 @@ _RECEIVERS = {
     Direction.COORDINATOR_TO_EDGE: "edge",
 }
 """The field of a topic that names the receiver."""
-MESSAGES_AT_ONCE = 6144.0
+MESSAGES_AT_ONCE = 4096.0
 MESSAGES_PER_S = 200.0
-"""What is looked at of one sender: the largest model in pieces, however fast the link, and
+"""What is looked at of one sender: two of the largest models in pieces, however fast the link, and
 then a tenth of a processor's time for its signatures."""
 MAX_SENDERS = 20_000
 REFUSED_S = 5.0

@@ -178,7 +178,7 @@ M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 M_ARENA_MAX = -8
 MAP_FROM_BYTES = 512 * 1024
-"""Above the largest piece of chunks and its envelope."""
+"""Above the 256 KiB of a chunk and its envelope."""
 TRIM_BYTES = 1024 * 1024
 
 

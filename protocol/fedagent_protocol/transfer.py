@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from .errors import ChunkError, OversizeError
 from .messages import MAX_CHUNK_BYTES, MAX_CHUNKS
 
-PIECE_BYTES = 120 * 1024
-"""Most that one message carries, of chunks that follow each other: brokers that are let by the
-message take 128 KiB."""
-WINDOW_BYTES = 1 << 20
+PIECE_BYTES = 256 * 1024
+"""Most that one message carries, of chunks that follow each other."""
+WINDOW_BYTES = 4 * PIECE_BYTES
 """Most that is authorised and has not come; a sender honours no more at a time."""
 PIECE_S = 1.0
 AHEAD_S = 2.0

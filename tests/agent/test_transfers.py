@@ -101,20 +101,17 @@ def test_a_transfer_of_many_chunks_measures_the_download(edge: HandEdge) -> None
 # ------------------------------------------------------------------------ out
 
 
-PART = PIECE_BYTES // 4
-
-
 @pytest.fixture
 def uploader(tmp_path: Path) -> HandEdge:
     """An agent with an update of twenty chunks that was just offered."""
-    edge = joined(tmp_path, chunk_bytes=PART, task=REAL)
+    edge = joined(tmp_path, chunk_bytes=PIECE, task=REAL)
     edge.serve(edge.order(1, SMALL), SMALL)
     edge.core.sessions[EDGE].measured.up.rate = 1e9
     edge.train(edge.jobs(Train)[0], BODY)
     return edge
 
 
-BODY = bytes(range(256)) * (20 * PART // 256)
+BODY = bytes(range(256)) * (20 * PIECE // 256)
 
 
 def need(offer: m.UpdateOffer, *ranges: tuple[int, int]) -> m.Need:
@@ -123,7 +120,7 @@ def need(offer: m.UpdateOffer, *ranges: tuple[int, int]) -> m.Need:
 
 def test_chunks_follow_the_edges_credit_and_are_the_update(uploader: HandEdge) -> None:
     (offer,) = uploader.said(m.UpdateOffer)
-    assert offer.first == BODY[: 4 * PART]
+    assert offer.first == BODY[: 4 * PIECE]
     for start in range(4, 20, 2):
         uploader.say(need(offer, (start, start + 2)))
     chunks = uploader.said(m.Chunk)
@@ -150,10 +147,12 @@ def test_the_link_is_never_handed_more_than_two_messages(uploader: HandEdge) -> 
 
 def test_messages_are_as_long_as_the_link_carries_in_a_second(uploader: HandEdge) -> None:
     (offer,) = uploader.said(m.UpdateOffer)
-    uploader.core.sessions[EDGE].measured.up.rate = PART
+    uploader.core.sessions[EDGE].measured.up.rate = PIECE
     uploader.say(need(offer, (4, 8)))
     sizes = [len(c.data) for c in uploader.said(m.Chunk)]
-    assert sizes == [2 * PART, 2 * PART], "what went out at once makes it believe in twice as much"
+    assert sizes == [2 * PIECE, 2 * PIECE], (
+        "what went out at once makes it believe in twice as much"
+    )
 
 
 def test_the_offer_is_repeated_until_the_receipt(uploader: HandEdge) -> None:

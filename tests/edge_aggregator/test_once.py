@@ -18,7 +18,7 @@ LAYOUT = Layout(len(ONCE), m.CHUNK_BYTES)
 MODEL = ModelSpec(kind="softmax", features=4, classes=2, once=DIGEST, once_bytes=len(ONCE))
 BODY = task_bytes(TaskSpec(model=MODEL))
 TASK = digest_of(BODY)
-PIECE = 30 * 1024  # four are a message
+PIECE = 64 * 1024
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_a_report_brings_no_more_of_the_model_than_the_link_carries_in_a_second(
     tmp_path: Path,
 ) -> None:
     field = field_of(tmp_path, 1, size=100_000, chunk_bytes=32 * 1024)
-    for number, most, brought in ((1, 0, 0), (2, 8 * 1024, 1), (3, 70 * 1024, 2), (4, 1 << 20, 3)):
+    for number, most, brought in ((1, 0, 0), (2, 8 * 1024, 1), (3, 70 * 1024, 2), (4, 1 << 20, 8)):
         field.order(number, want_bytes=most)
         assert len(field.run_until_report(number).first) == brought * 32 * 1024
 
