@@ -135,3 +135,10 @@ def test_what_is_usual_changes_slowly(tmp_path: Path) -> None:
     site.merge(1.0, told=1.0)
     far = [site.merge(100.0, told=100.0) for _ in range(3)]
     assert far == pytest.approx([1.5 * 1.1**n for n in (1, 2, 3)], rel=0.15)
+
+
+def test_nothing_is_left_to_lose_where_the_best_model_loses_nothing(tmp_path: Path) -> None:
+    site = Site(tmp_path, judge=lambda _: np.zeros(PARTS))
+    for _ in range(3):
+        assert site.merge(1.0, 1.0) > 0
+    assert not site.refused

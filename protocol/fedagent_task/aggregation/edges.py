@@ -77,15 +77,16 @@ def harmful(
         doubted: Who was left out last, bool[n].
     """
     kept, now = list(range(len(costs))), costs.copy()
+    scale = float(best.mean()) or 1.0  # a hinge's loss may be 0
     while len(kept) > 1 or (kept == [0] and len(costs) == 1 and doubted[0]):
         whole = loss(kept)
         more = whole - best
-        worse = _sure(more) > _SURE and more.mean() > _WORSE * best.mean()
+        worse = _sure(more) > _SURE and more.mean() > _WORSE * scale
         against: list[tuple[float, int]] = []
         for one in kept:
             without = loss([other for other in kept if other != one])
             cost, gain = whole - without, best - without
-            fresh = cost.mean() / best.mean()
+            fresh = cost.mean() / scale
             before = fresh if np.isnan(costs[one]) else costs[one]
             now[one] = before + _NEWEST * (fresh - before)
             undone = _sure(gain) > _SURE and cost.mean() > _UNDONE / len(costs) * gain.mean()
