@@ -106,23 +106,23 @@ def test_the_doctor_asks_what_each_role_is_to_its_site(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("edges", "sets", "words"),
+    ("edges", "sets", "level", "words"),
     [
-        (2, ("evaluation.dataset=none",), "2 edges without held-out samples: nobody can tell"),
-        (2, (), "2 edges; a liar is left out"),
-        (1, (), "1 edge: what it says is believed"),
-        (2, ("aggregation.robust=none",), "a liar makes the model anything"),
+        (2, "evaluation.dataset=none", "warn", "2 edges without held-out samples: nobody can tell"),
+        (2, "rounds.count=1", "ok", "2 edges; a liar is left out"),
+        (1, "rounds.count=1", "ok", "1 edge: the model is what it says"),
+        (2, "aggregation.robust=none", "warn", "a liar makes the model anything"),
     ],
 )
 def test_what_a_lying_edge_could_do_is_said(
-    tmp_path: Path, edges: int, sets: tuple[str, ...], words: str
+    tmp_path: Path, edges: int, sets: str, level: str, words: str
 ) -> None:
     assert lies(tmp_path) is None
-    given = recipe("rounds.count=1", *sets)
+    given = recipe("rounds.count=1", sets)
     site = Site(tmp_path / "coordinator", given, toy_edges(given, edges))
     site.run()
     site.close()
     found = lies(tmp_path)
     assert found is not None
     assert words in found.text
-    assert (found.level is Level.OK) is (edges == 2 and not sets)
+    assert found.level == level

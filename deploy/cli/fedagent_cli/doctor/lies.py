@@ -28,7 +28,7 @@ def lies(home: Path, *more: Path) -> Finding | None:
     if recipe.aggregation.robust == "none":
         return odd(f"{who}, and a liar makes the model anything", "leave aggregation.robust out")
     if edges == 1:
-        return odd(f"{who}: what it says is believed", "of two edges held-out samples tell a liar")
+        return fine(f"{who}: the model is what it says, since no other edge speaks against it")
     if recipe.evaluation.dataset == NO_DATASET and edges == 2:
         text = f"{who} without held-out samples: nobody can tell which one lies"
         return odd(text, "set evaluation.dataset to 200 samples or more, or add an edge")
