@@ -123,8 +123,10 @@ class Shell:
                         await serve()
                     except Exception as error:  # noqa: BLE001 - raised again below
                         self.fail(error)
-                    for task in self._tasks:
-                        task.cancel()
+                    finally:
+                        self._closed = True
+                        for task in self._tasks:
+                            task.cancel()
             finally:
                 await self._close()
         if self._error is not None:
@@ -171,6 +173,8 @@ class Shell:
     def spawn(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
         """Run a task beside `serve`; its failure is the process's."""
         task = self._group.create_task(self._careful(work), name=name)
+        if self._closed:  # what others that end, or a link, still begin
+            task.cancel()
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: work.close())  # cancelled before it began
@@ -512,7 +516,6 @@ class Shell:
 
     async def _close(self) -> None:
         """Leave the network, then the disk; nothing here may take long."""
-        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         ends = [end() for end in self.at_close]

@@ -19,7 +19,7 @@ NO_BROKER = 20
 
 
 def own_id(coordinator: Terminal) -> str:
-    return coordinator.until(r"ready: id=([0-9a-f]+)")[1]
+    return coordinator.until(r"ready: id ([0-9a-f]+)")[1]
 
 
 def test_a_second_coordinator_is_named_at_both(tmp_path: Path) -> None:

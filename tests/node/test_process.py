@@ -1,5 +1,6 @@
 """A role's process: its files, its memory, its log, and the work around its core."""
 
+import asyncio
 import logging
 import resource
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from fedagent_agent.config import AgentConfig
 from fedagent_node.broker.embedded_limits import MAX_CONNECTIONS, OTHER_DESCRIPTORS
 from fedagent_node.effects import CLONED, Warn
+from fedagent_node.settings import NodeConfig
 from fedagent_node.shell import WARNINGS_PER_S, Shell
 
 ROLE = """
@@ -64,3 +66,20 @@ def test_what_is_said_once_is_logged_although_much_else_is_said(
     assert len(caplog.messages) == WARNINGS_PER_S + 1
     assert caplog.messages[-1].endswith(CLONED)
     assert counters["not_logged"] == 3
+
+
+async def test_what_begins_while_a_role_ends_does_not_keep_it(tmp_path: Path) -> None:
+    shell = Shell(NodeConfig(data_dir=str(tmp_path)), fatal=(), show=lambda _: None)
+
+    async def ends() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:  # as a link does, whose last message begins something
+            shell.spawn(asyncio.sleep(3600), "begun late")
+
+    async def serve() -> None:
+        shell.spawn(ends(), "ends")
+        await asyncio.sleep(0)
+
+    async with asyncio.timeout(60):
+        await shell.run(serve)
