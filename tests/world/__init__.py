@@ -122,6 +122,7 @@ class Played:
     kind: str
     died: dict[str, int]  # how often each node died
     open_after: list[str]  # what is still open when all is quiet
+    untold: set[tuple[str, str, int]]  # edge, agent and round: void, as the agent is yet to hear
     plan: str
     seconds: float  # how long the run took
     recomputed: int = 0  # aggregates that were recomputed
@@ -333,7 +334,7 @@ class World:
         # Its books are closed as a kill would: nothing it says afterwards is of this run.
         here.coordinator.drop()
         kernel.run(until=kernel.now + SETTLE_S)
-        open_after = self._open_after()
+        open_after, untold = self._open_after(), self._untold()
         ending = here._ending()
         played = Played(
             here=here,
@@ -343,6 +344,7 @@ class World:
             kind=self.kind,
             died={name: node.restarts for name, node in here.nodes.items()},
             open_after=open_after,
+            untold=untold,
             plan="; ".join(self.plan),
             seconds=took,
         )
@@ -353,6 +355,15 @@ class World:
         if checked:
             check(played, ends=ends)
         return played
+
+    def _untold(self) -> set[tuple[str, str, int]]:
+        """Return who is to hear of an edge, when it is there again, that a round is not paid."""
+        return {
+            (edge.id, agent, void.round)
+            for edge in self.here.edges.values()
+            if edge.driver is not None
+            for agent, void in edge.driver.core.memory.void.items()  # type: ignore[attr-defined] # an edge's core
+        }
 
     def _open_after(self) -> list[str]:
         """Return what somebody still holds of a run that is over."""
