@@ -29,14 +29,8 @@ from playwright.sync_api import Page, sync_playwright
 
 from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.effects import HeldOutEvaluated
-from fedagent_coordinator.picture.status_files import (
-    DEVICES_FILE,
-    Device,
-    Known,
-    Word,
-    read_page,
-    write_beside,
-)
+from fedagent_coordinator.picture.status_files import Device, Known, Word
+from fedagent_coordinator.picture.status_files import Page as Served
 from fedagent_coordinator.policies.base import RoundView
 from fedagent_task.recipe.text import parse_recipe
 from tests.fakes.rounds import column_view
@@ -97,7 +91,7 @@ class Field:
         word = Word(seen_ms=1, here=True, software="fedagent 0.1.0")
         heard = {ident: Device(words={f"edge-{at % EDGES}": word}) for at, ident in enumerate(ids)}
         known = Known(run=self.run, devices=heard)
-        write_beside(folder / DEVICES_FILE, msgspec.json.encode(known))
+        known.write(folder)
         self.rng = np.random.default_rng(0)
         self.round = 0
 
@@ -143,7 +137,7 @@ def rows(rounds: int = 40) -> Rows:
         finally:
             serving.stdin.close()
             serving.wait(20)
-        assert read_page(Path(name)) is not None
+        assert Served.read(Path(name)) is not None
 
 
 def measured(field: Field, url: str, pid: int, rounds: int) -> Row:

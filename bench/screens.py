@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from fedagent_coordinator.picture.status_files import read_page
+from fedagent_coordinator.picture.status_files import Page as Served
 
 from .rows import ROOT
 
@@ -33,7 +33,7 @@ def demo(folder: Path) -> Iterator[str]:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         end = time.monotonic() + 60
-        while (found := read_page(folder / "demo" / "coordinator")) is None:
+        while (found := Served.read(folder / "demo" / "coordinator")) is None:
             assert time.monotonic() < end, (folder / "log").read_text()
             time.sleep(0.2)
         yield found.url

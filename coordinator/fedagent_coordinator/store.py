@@ -26,12 +26,7 @@ from fedagent_coordinator.core.outcomes import SILENT
 from fedagent_coordinator.core.settings import Progress, Settings, milliseconds
 from fedagent_coordinator.errors import StoreFailedError
 from fedagent_coordinator.merged_models import merge_files
-from fedagent_coordinator.picture.status_files import (
-    DeviceBook,
-    RunStatus,
-    read_run_status,
-    write_run_status,
-)
+from fedagent_coordinator.picture.status_files import DeviceBook, RunStatus
 from fedagent_coordinator.picture.summary import summarize
 from fedagent_coordinator.run_settings import (
     aggregation_of,
@@ -221,7 +216,7 @@ class RunStore:
 
     def _progress(self) -> Progress:
         """Return where the run stands; a former process of this boot may have begun a round."""
-        found, ours = read_run_status(self._folder), (self._status.run, self._status.boot)
+        found, ours = RunStatus.read(self._folder), (self._status.run, self._status.boot)
         same = found is not None and (found.run, found.boot) == ours
         return replace(self.run.progress, open_at=found.next_at if found and same else 0.0)
 
@@ -255,7 +250,7 @@ class RunStore:
     def others_are(self, others: tuple[str, ...]) -> None:
         """Keep for people which other coordinators are at this site."""
         self._status = structs.replace(self._status, others=others)
-        write_run_status(self._folder, self._status)
+        self._status.write(self._folder)
 
     def complete(self, message: AnyMessage, nbytes: int) -> AnyMessage:
         """Return a message with its piece of the global model, or with the head of the ledger.
@@ -349,7 +344,7 @@ class RunStore:
 
     def _show(self, status: fx.ShowStatus) -> None:
         self._status = structs.replace(self._status, **structs.asdict(status))
-        write_run_status(self._folder, self._status)
+        self._status.write(self._folder)
 
     def _standardize(self, effect: fx.Standardize) -> fx.Standardized:
         recipe, found = self.run.recipe, effect.moments

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from fedagent_coordinator.picture.status_files import read_page
+from fedagent_coordinator.picture.status_files import Page
 from fedagent_node.data_dir import hold_data_dir
 from tests.coordinator.web.served import served
 from tests.fakes.written_runs import write_run
@@ -185,6 +185,6 @@ def test_the_link_of_the_page_is_told_while_a_coordinator_serves_it(tmp_path: Pa
     place = urlsplit(page.url)
     with socket.create_server((str(place.hostname), place.port or 0)), hold_data_dir(tmp_path):
         assert "without --no-web" in str(said(fedagent(*asked), 40)["hint"])
-    kept = read_page(tmp_path)
+    kept = Page.read(tmp_path)
     assert kept is not None
     assert kept.token == page.token

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.picture.status_files import DeviceBook, RunStatus, write_run_status
+from fedagent_coordinator.picture.status_files import DeviceBook, RunStatus
 from fedagent_node.data_dir import hold_data_dir
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
 from tests.fakes.written_runs import RECIPE, write_run
@@ -61,7 +61,7 @@ def test_who_is_online_and_who_declines(tmp_path: Path) -> None:
     )
     book.note("edge-0", EdgeStatus(run=run, epoch="e" * 32, devices=notes), 1_000_000)
     book.write(0.0)
-    write_run_status(folder, RunStatus(run=run, edges_live=1))
+    RunStatus(run=run, edges_live=1).write(folder)
     with hold_data_dir(folder):
         read = last_object(call(tmp_path, "devices", "--json"))["devices"]
         table = call(tmp_path, "devices").stdout
@@ -93,7 +93,7 @@ def test_status_of_a_run_that_waits_says_for_what_and_who_is_there(tmp_path: Pat
     """Known and live edges, and the reason, before any round."""
     folder = tmp_path / "coordinator"
     run = write_run(folder, rounds=0, end=False)
-    write_run_status(folder, RunStatus(run=run, waiting="edges", wanted=1))
+    RunStatus(run=run, waiting="edges", wanted=1).write(folder)
     with hold_data_dir(folder):
         read = last_object(call(tmp_path, "status", "--json"))
         assert (read["running"], read["waiting"]) == (True, "edges")

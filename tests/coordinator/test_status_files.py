@@ -9,15 +9,13 @@ from msgspec import structs
 
 from fedagent_coordinator.picture import status_files
 from fedagent_coordinator.picture.status_files import (
-    DEVICES_FILE,
     GAP_S,
     TOUCH_S,
     Device,
     DeviceBook,
+    Known,
     RunStatus,
     Word,
-    read_devices,
-    read_run_status,
 )
 from fedagent_coordinator.picture.summary import conclusion
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
@@ -33,7 +31,7 @@ def status(*devices: DeviceNote, epoch: str = EPOCH, run: str = RUN) -> EdgeStat
 
 
 def known(folder: Path) -> dict[str, Device]:
-    found = read_devices(folder)
+    found = Known.read(folder)
     assert found is not None
     return found.devices
 
@@ -69,7 +67,7 @@ def test_it_is_written_when_something_changed_and_not_at_once_again(tmp_path: Pa
     for second in range(100):
         book.note("hall", status(), 1000)
         book.write(float(second))
-    assert not (tmp_path / DEVICES_FILE).exists(), "a heartbeat is no news"
+    assert not (tmp_path / Known.FILE).exists(), "a heartbeat is no news"
     for i in range(50):
         book.note("hall", status(DeviceNote(agent=f"agent-{i}")), 1000)
         book.write(200.0 + i * GAP_S / 100)
@@ -77,11 +75,11 @@ def test_it_is_written_when_something_changed_and_not_at_once_again(tmp_path: Pa
     later = 200.0 + 2 * GAP_S
     book.write(later)
     assert len(known(tmp_path)) == 50
-    os.utime(tmp_path / DEVICES_FILE, (1, 1))
+    os.utime(tmp_path / Known.FILE, (1, 1))
     book.write(later + TOUCH_S / 2)
-    assert (tmp_path / DEVICES_FILE).stat().st_mtime == 1
+    assert (tmp_path / Known.FILE).stat().st_mtime == 1
     book.write(later + TOUCH_S + 1)
-    assert (tmp_path / DEVICES_FILE).stat().st_mtime > 1, "whoever is online was so until then"
+    assert (tmp_path / Known.FILE).stat().st_mtime > 1, "whoever is online was so until then"
 
 
 def test_what_was_known_stays_known_over_a_restart(tmp_path: Path) -> None:
@@ -92,10 +90,10 @@ def test_what_was_known_stays_known_over_a_restart(tmp_path: Path) -> None:
     word = Word(seen_ms=1000, address="10.0.0.9")
     assert again.known.devices == {"a": Device(words={"hall": word})}
     assert DeviceBook(tmp_path, "2" * 32).known.devices == {}, "of another run"
-    (tmp_path / DEVICES_FILE).write_text("{")
+    (tmp_path / Known.FILE).write_text("{")
     assert DeviceBook(tmp_path, RUN).known.devices == {}
-    (tmp_path / DEVICES_FILE).unlink()
-    (tmp_path / DEVICES_FILE).mkdir()
+    (tmp_path / Known.FILE).unlink()
+    (tmp_path / Known.FILE).mkdir()
     book.note("hall", status(DeviceNote(agent="b")), 2000)
     book.write(100.0)  # nobody's business
 
@@ -154,14 +152,14 @@ def test_edges_are_known_before_the_first_round_and_counted_while_they_live(tmp_
             agent.available = False
     site.run(until=3.0)
     run = site.store.run.run_id
-    assert read_run_status(tmp_path) == RunStatus(run=run, edges_live=2, waiting="agents", wanted=6)
+    assert RunStatus.read(tmp_path) == RunStatus(run=run, edges_live=2, waiting="agents", wanted=6)
     assert set(site.store.database.read.edges(run)) == {"edge-0", "edge-1"}
     site.edges[1].mute = True
     site.kernel.run(until=site.kernel.now + 20.0)
-    found = read_run_status(tmp_path)
+    found = RunStatus.read(tmp_path)
     assert found is not None
     assert (found.edges_live, found.silent) == (1, ("edge-1",))
-    book = read_devices(tmp_path)
+    book = Known.read(tmp_path)
     assert book is not None
     here = {agent: one.edges for agent, one in book.devices.items() if one.edges}
     assert here == {agent.id: ["edge-0"] for agent in site.edges[0].agents}
@@ -175,12 +173,12 @@ def test_those_that_decline_are_named_until_a_round_begins(tmp_path: Path) -> No
     agent = site.edges[0].agents[0]
     agent.outcome = declined(agent.id, "no_data")
     site.run(until=1.0)
-    found = read_run_status(tmp_path)
+    found = RunStatus.read(tmp_path)
     assert found is not None
     assert (found.waiting, found.detail) == ("declined", "no_data")
     agent.outcome = None
     site.kernel.run(until=site.kernel.now + 6.0)
-    found = read_run_status(tmp_path)
+    found = RunStatus.read(tmp_path)
     assert found is not None
     assert found.waiting == ""
     site.close()
@@ -197,15 +195,15 @@ def test_the_schedule_is_kept_over_a_restart(tmp_path: Path) -> None:
     assert len(begun) == 4
     # Neither at once nor after another whole wait; the clock of the harness has 50 ms.
     assert all(20_000 <= later - one <= 20_300 for one, later in pairwise(begun))
-    found = read_run_status(tmp_path)
+    found = RunStatus.read(tmp_path)
     assert found is not None
     assert abs(1000 * found.next_at - begun[-1] - 20_000) < 300
 
 
 def test_what_is_no_such_file_is_nothing(tmp_path: Path) -> None:
-    assert read_run_status(tmp_path) is None
+    assert RunStatus.read(tmp_path) is None
     (tmp_path / "run_status.json").write_text("{")
-    assert read_run_status(tmp_path) is None
+    assert RunStatus.read(tmp_path) is None
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ LAST_ROUNDS = 200
 """Rounds in which an edge must have failed to be said silent."""
 SILENT = "silent"
 """As `core.outcomes` writes it, which imports numpy."""
+NTP = "timedatectl set-ntp true"
 _BACK_MS = 60_000
 _TYPED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """Names that can be typed as they are. A device chooses its name: no command is made of others."""
@@ -43,7 +44,7 @@ Kind = Literal[
 ]
 
 
-class Alarm(msgspec.Struct, frozen=True, kw_only=True):
+class Alarm(msgspec.Struct, frozen=True):
     """One thing to see to; `subject` is the id of a device or edge, an address or a folder."""
 
     kind: Kind
@@ -69,9 +70,7 @@ def alarms(
     run = reader.run(run_id)
     devices = devices_of(reader, run)
     return [
-        *_second(status),
-        *_disk(reader),
-        *_clock(reader, run.run_id, now),
+        *_coordinator(reader, run.run_id, status, now),
         *_clocks(reader, now),
         *_edges(reader, run.run_id, status),
         *_declining(devices),
@@ -79,40 +78,25 @@ def alarms(
     ]
 
 
-def _second(status: RunStatus | None) -> Iterator[Alarm]:
+def _coordinator(
+    reader: Queries, run_id: str, status: RunStatus | None, now: float
+) -> Iterator[Alarm]:
+    """Yield what is wrong where the coordinator is: another one, the disk, the clock."""
     for other in status.others if status is not None else ():
-        yield Alarm(
-            kind="second_coordinator",
-            subject=other,
-            text=f"another coordinator runs at this site: {other}",
-            hint="stop one of the two, or change its --site",
-        )
-
-
-def _disk(reader: Queries) -> Iterator[Alarm]:
+        text = f"another coordinator runs at this site: {other}"
+        yield Alarm("second_coordinator", other, text, "stop one of the two, or change its --site")
     with suppress(OSError):
         free = shutil.disk_usage(reader.folder).free
         if free < LEAST_FREE:
-            yield Alarm(
-                kind="disk",
-                subject=str(reader.folder),
-                text=f"{free >> 20} MiB are left on the disk of the coordinator",
-                hint="free space: without it no round can be recorded, and the coordinator stops",
-            )
-
-
-def _clock(reader: Queries, run_id: str, now: float) -> Iterator[Alarm]:
+            text = f"{free >> 20} MiB are left on the disk of the coordinator"
+            hint = "free space: without it no round can be recorded, and the coordinator stops"
+            yield Alarm("disk", str(reader.folder), text, hint)
     for row in reader.rounds(run_id, last=1):
         last_ms = max(row.opened_ms, row.closed_ms or 0)
         if last_ms > round(1000 * now) + _BACK_MS:
-            yield Alarm(
-                kind="clock",
-                subject=run_id,
-                text=f"the clock shows an earlier time than when round {row.round} was recorded",
-                hint="set the clock (timedatectl set-ntp true): certificates and the ledger "
-                "record its time",
-                since=last_ms / 1000,
-            )
+            text = f"the clock shows an earlier time than when round {row.round} was recorded"
+            hint = f"set the clock ({NTP}): certificates and the ledger record its time"
+            yield Alarm("clock", run_id, text, hint, since=last_ms / 1000)
 
 
 def _clocks(reader: Queries, now: float) -> Iterator[Alarm]:
@@ -122,16 +106,12 @@ def _clocks(reader: Queries, now: float) -> Iterator[Alarm]:
         members = members_in(reader.folder, now)
     wrong = [one for one in members if abs(one.ahead_s) > CLOCK_S and one.state == "joined"]
     for one in wrong[:MOST]:
+        days = abs(one.ahead_s) / 86_400
         way = "ahead of" if one.ahead_s > 0 else "behind"
-        yield Alarm(
-            kind="clock",
-            subject=one.id,
-            name=one.name,
-            text=f"the clock of {one.role} {one.name or one.id[:8]} is "
-            f"{abs(one.ahead_s) / 86_400:.1f} days {way} the coordinator's",
-            hint="set it (timedatectl set-ntp true); until then it checks no validity times",
-            since=one.asked_s,
-        )
+        who = f"{one.role} {one.name or one.id[:8]}"
+        text = f"the clock of {who} is {days:.1f} days {way} the coordinator's"
+        hint = f"set it ({NTP}); until then it checks no validity times"
+        yield Alarm("clock", one.id, text, hint, one.name, one.asked_s)
 
 
 def _edges(reader: Queries, run_id: str, status: RunStatus | None) -> Iterator[Alarm]:
@@ -139,41 +119,31 @@ def _edges(reader: Queries, run_id: str, status: RunStatus | None) -> Iterator[A
     last, names = reader.last_round(run_id), reader.edges(run_id)
     rows = reader.edge_results(run_id, since=last - LAST_ROUNDS)
     newest = {row.edge_id: row for row in rows}  # in the order of the rounds
-    said = {
+    silent = {
         row.edge_id: f"has not reported since round {row.round}"
         for row in newest.values()
         if row.failed == SILENT
     }
-    for edge in status.silent if status is not None else ():
-        said[edge] = "no longer answers"
-    for edge, problem in said.items():
-        yield Alarm(
-            kind="silent_edge",
-            subject=edge,
-            name=names.get(edge, ""),
-            text=f"edge {names.get(edge) or edge} {problem}",
-            hint="check that it runs and reaches the coordinator: `fedagent doctor` on it",
-        )
-    for edge, why in (status.trouble if status is not None else {}).items():
-        yield Alarm(
-            kind="edge_trouble",
-            subject=edge,
-            name=names.get(edge, ""),
-            text=f"edge {names.get(edge) or edge} does not take part in rounds: {why}",
-            hint="fix what its message names; it then takes part again by itself",
-        )
+    trouble: dict[str, str] = {}
+    if status is not None:
+        silent |= dict.fromkeys(status.silent, "no longer answers")
+        trouble = status.trouble
+    for edge, problem in silent.items():
+        text = f"edge {names.get(edge) or edge} {problem}"
+        hint = "check that it runs and reaches the coordinator: `fedagent doctor` on it"
+        yield Alarm("silent_edge", edge, text, hint, names.get(edge, ""))
+    for edge, why in trouble.items():
+        text = f"edge {names.get(edge) or edge} does not take part in rounds: {why}"
+        hint = "fix what its message names; it then takes part again by itself"
+        yield Alarm("edge_trouble", edge, text, hint, names.get(edge, ""))
 
 
 def _declining(devices: list[DeviceCard]) -> Iterator[Alarm]:
+    hint = "fix what its message names; `fedagent doctor` on it checks the rest"
     for one in [device for device in devices if device.reason][:MOST]:
-        yield Alarm(
-            kind="declining",
-            subject=one.id,
-            name=one.name,
-            text=f"device {one.name} does not take part: {one.reason}",
-            hint="fix what its message names; `fedagent doctor` on it checks the rest",
-            since=None if one.seen_ms is None else one.seen_ms / 1000,
-        )
+        text = f"device {one.name} does not take part: {one.reason}"
+        since = None if one.seen_ms is None else one.seen_ms / 1000
+        yield Alarm("declining", one.id, text, hint, one.name, since)
 
 
 def _never(devices: list[DeviceCard], folder: str) -> Iterator[Alarm]:
@@ -181,16 +151,11 @@ def _never(devices: list[DeviceCard], folder: str) -> Iterator[Alarm]:
     for one in never[:MOST]:
         ended = f", last {one.last_status}" if one.last_status else ""
         reason = f" ({one.reason or one.note})" if one.reason or one.note else ""
-        yield Alarm(
-            kind="never_delivering",
-            subject=one.id,
-            name=one.name,
-            text=f"device {one.name} was ordered {one.ordered} times and never delivered in time"
-            f"{ended}{reason}",
-            hint=f"`fedagent why {_typed(one)} --data-dir {shlex.quote(folder)}` shows how each "
-            "order ended, and for how long; a longer rounds.deadline_s gives it time",
+        often = f"was ordered {one.ordered} times and never delivered in time"
+        typed = one.name if _TYPED.fullmatch(one.name) else one.id
+        hint = (
+            f"`fedagent why {typed} --data-dir {shlex.quote(folder)}` shows how each order ended, "
+            "and for how long; a longer rounds.deadline_s gives it time"
         )
-
-
-def _typed(device: DeviceCard) -> str:
-    return device.name if _TYPED.fullmatch(device.name) else device.id
+        text = f"device {one.name} {often}{ended}{reason}"
+        yield Alarm("never_delivering", one.id, text, hint, one.name)

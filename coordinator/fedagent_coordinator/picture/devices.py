@@ -7,7 +7,7 @@ from msgspec import Struct
 from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import DeviceRow, RunRow
 
-from .status_files import DEVICES_FILE, Device, Known, read_devices
+from .status_files import Device, Known
 
 
 class DeviceCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,14 +47,14 @@ def devices_of(
     `running` is whether its coordinator is; None if unknown. `known` is what edges tell, if it
     was read already.
     """
-    known = read_devices(reader.folder) if known is None else known
+    known = Known.read(reader.folder) if known is None else known
     heard = known.devices if known is not None and known.run == run.run_id else {}
     rows = reader.devices(run.run_id)
     others = heard.keys() - {row.agent for row in rows}
     unseen = [DeviceRow(client=-1, agent=one) for one in heard if one in others]
     # Who was online when the coordinator was killed was so at least until then.
     killed = running is False and bool(heard)
-    until_ms = round(1000 * (reader.folder / DEVICES_FILE).stat().st_mtime) if killed else 0
+    until_ms = round(1000 * (reader.folder / Known.FILE).stat().st_mtime) if killed else 0
     edges = reader.edges(run.run_id)
     return [_card(row, heard.get(row.agent), edges, running, until_ms) for row in (*rows, *unseen)]
 

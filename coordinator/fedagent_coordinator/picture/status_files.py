@@ -7,18 +7,13 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, Self
 
 import msgspec
 
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import EdgeStatus
 
-S = TypeVar("S", bound=msgspec.Struct)
-
-STATUS_FILE = "run_status.json"
-DEVICES_FILE = "devices.json"
-PAGE_FILE = "page.json"
 MAX_OF_EDGE = 5_000
 """Of how many devices the words of one edge are kept: as many as are observed in a round."""
 GAP_S = 5.0
@@ -27,13 +22,38 @@ TOUCH_S = 60.0
 """How often the file's time confirms that those online still are."""
 
 
-class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """A small file of its own name, for its owner (0600)."""
+
+    FILE: ClassVar[str]
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Return what was written last; None if there is nothing to read."""
+        try:
+            return msgspec.json.decode((folder / cls.FILE).read_bytes(), type=cls)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def write(self, folder: Path) -> None:
+        """Replace the file, where the disk takes it."""
+        fresh = folder / f".{self.FILE}"
+        with suppress(OSError):
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(msgspec.json.encode(self))
+            fresh.replace(folder / self.FILE)
+
+
+class RunStatus(Beside, frozen=True, kw_only=True):
     """What a running coordinator sees and waits for.
 
     One thing is decided by it: when a coordinator that was started again begins a scheduled
     round. In the same boot the file is there however the process ended; in another its
     monotonic time would mean nothing.
     """
+
+    FILE = "run_status.json"
 
     run: str
     edges_live: int = 0
@@ -95,15 +115,19 @@ class Device(msgspec.Struct, kw_only=True, omit_defaults=True):
         return f"{why} (reported by edge {edges.get(by) or by[:8]})" if why else ""
 
 
-class Known(msgspec.Struct, kw_only=True):
+class Known(Beside, frozen=True, kw_only=True):
     """All devices by id, and the run in which they were heard."""
+
+    FILE = "devices.json"
 
     run: str
     devices: dict[str, Device] = {}
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the live page is, and what opens it; kept for its owner (0600)."""
+class Page(Beside, frozen=True, kw_only=True):
+    """Where the live page is, and what opens it."""
+
+    FILE = "page.json"
 
     token: str
     url: str = ""
@@ -123,8 +147,7 @@ class DeviceBook:
     """
 
     def __init__(self, folder: Path, run: str) -> None:
-        self._path = folder / DEVICES_FILE
-        found = read_devices(folder)
+        self._folder, found = folder, Known.read(folder)
         # The names that edges give are kept per run: of another one nobody would know who it was.
         self.known = found if found is not None and found.run == run else Known(run=run)
         self._words: dict[str, dict[str, Word]] = {}
@@ -208,12 +231,12 @@ class DeviceBook:
             self._changed = False
             self._write_at = now + GAP_S + len(self.known.devices) / 1000
             self._touch_at = now + TOUCH_S
-            write_beside(self._path, msgspec.json.encode(self.known))
+            self.known.write(self._folder)
         elif now >= self._touch_at:
             self._touch_at = now + TOUCH_S
             if any(device.edges for device in self.known.devices.values()):
                 with suppress(OSError):
-                    os.utime(self._path)
+                    os.utime(self._folder / Known.FILE)
 
     def close(self, now_ms: int) -> None:
         """Write what is left, with every device away."""
@@ -221,46 +244,4 @@ class DeviceBook:
             self.lose(edge, now_ms)
         if self._changed:
             self._changed = False
-            write_beside(self._path, msgspec.json.encode(self.known))
-
-
-def read_devices(folder: Path) -> Known | None:
-    """Return what was written last; None if there is nothing to read."""
-    return _read(folder / DEVICES_FILE, Known)
-
-
-def write_run_status(folder: Path, run_status: RunStatus) -> None:
-    """Replace the file."""
-    write_beside(folder / STATUS_FILE, msgspec.json.encode(run_status))
-
-
-def read_run_status(folder: Path) -> RunStatus | None:
-    """Return what was written last; None if there is nothing to read."""
-    return _read(folder / STATUS_FILE, RunStatus)
-
-
-def read_page(folder: Path) -> Page | None:
-    """Return where a coordinator served its page last; None if there is nothing to read."""
-    return _read(folder / PAGE_FILE, Page)
-
-
-def write_page(folder: Path, page: Page) -> None:
-    """Replace the file."""
-    write_beside(folder / PAGE_FILE, msgspec.json.encode(page))
-
-
-def write_beside(path: Path, data: bytes) -> None:
-    """Replace a file for people."""
-    fresh = path.with_name(f".{path.name}")
-    with suppress(OSError):
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        fresh.replace(path)
-
-
-def _read(path: Path, kind: type[S]) -> S | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError):
-        return None
+            self.known.write(self._folder)

@@ -4,11 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from msgspec import structs
 
 from fedagent_coordinator.books.read import Reader
-from fedagent_coordinator.books.rows import OutcomeRow, RoundRow
+from fedagent_coordinator.books.rows import RoundRow
 from fedagent_coordinator.policies.base import RoundView, Selection
 
 from .records import Bar, Reach, RoundCard, Timeline
@@ -84,8 +85,8 @@ class Books:
     ) -> Timeline:
         ended = {row.client: row for row in reader.outcomes(self.run_id, round_)}
         card = self.rounds[round_]
-        bars = []
-        for pair in selection.pairs.tolist():
+
+        def bar(pair: int) -> Bar:
             client, edge = int(view.pair_client[pair]), int(view.pair_edge[pair])
             plan = Bar(
                 device=self.ids[client],
@@ -93,16 +94,19 @@ class Books:
                 price_micro=int(view.client_price[client]),
                 status=card.state,
             )
-            row = ended.get(client)
-            bars.append(plan if row is None else _ended_bar(plan, row))
-        deadline = view.deadline_s if math.isfinite(view.deadline_s) else None
+            if (row := ended.get(client)) is None:
+                return plan
+            took = {"download_s": row.dt_s, "train_s": row.lc_s, "upload_s": row.ut_s}
+            came = {"status": row.status, "in_time": row.in_time, "used": row.used}
+            return structs.replace(plan, **came, **took, total_s=row.tau_s)
+
         return Timeline(
             round=round_,
             state=card.state,
             opened_ms=card.opened_ms,
-            deadline_s=deadline,
+            deadline_s=view.deadline_s if math.isfinite(view.deadline_s) else None,
             max_wait_s=self.max_wait_s,
-            bars=tuple(bars),
+            bars=tuple(map(bar, selection.pairs.tolist())),
         )
 
 
@@ -130,30 +134,9 @@ def contexts_of(view: RoundView, ids: Sequence[str]) -> dict[str, dict[str, floa
 
 
 def _card(row: RoundRow, spent: tuple[int, ...]) -> RoundCard:
-    return RoundCard(
-        round=row.round,
-        state=row.state,
-        opened_ms=row.opened_ms,
+    return structs.replace(
+        msgspec.convert(row, RoundCard, from_attributes=True),
         seconds=round(row.seconds, 3),
-        ordered=row.ordered,
-        in_time=row.in_time,
-        used=row.used,
-        paid_micro=row.paid_micro,
-        rent_micro=row.rent_micro,
-        reason=row.reason,
         metrics={name: round(value, 5) for name, value in row.metrics.items()},
         spent=spent,
-    )
-
-
-def _ended_bar(plan: Bar, row: OutcomeRow) -> Bar:
-    return structs.replace(
-        plan,
-        status=row.status,
-        in_time=row.in_time,
-        used=row.used,
-        download_s=row.dt_s,
-        train_s=row.lc_s,
-        upload_s=row.ut_s,
-        total_s=row.tau_s,
     )

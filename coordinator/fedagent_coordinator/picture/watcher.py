@@ -4,12 +4,14 @@ import math
 import secrets
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
+import msgspec
 from msgspec import structs
 
 from fedagent_coordinator.books.models import recipe_in
@@ -25,14 +27,7 @@ from fedagent_task.recipe.spec import Recipe
 from .alarms import alarms
 from .devices import DeviceCard, devices_of
 from .records import EdgeCard, Field, RoundCard, Waiting
-from .status_files import (
-    DEVICES_FILE,
-    STATUS_FILE,
-    Known,
-    RunStatus,
-    read_devices,
-    read_run_status,
-)
+from .status_files import Known, RunStatus
 from .summary import RunSummary, summarize
 from .totals import Books
 
@@ -84,7 +79,7 @@ class Watcher:
         mark: list[int] = []
         if self._reader is not None:
             mark.append(self._reader.written())
-        for name in (STATUS_FILE, DEVICES_FILE):
+        for name in (RunStatus.FILE, Known.FILE):
             with suppress(OSError):
                 mark.append((self.folder / name).stat().st_mtime_ns)
         former, self._mark = self._mark, mark
@@ -94,9 +89,10 @@ class Watcher:
         """Return the field as it is now; empty where there is no run that can be read."""
         self._version += 1
         now = self._wall()
-        empty = Field(epoch=self._epoch, version=self._version, at_ms=round(1000 * now))
-        empty = structs.replace(
-            empty,
+        empty = Field(
+            epoch=self._epoch,
+            version=self._version,
+            at_ms=round(1000 * now),
             pending=self._seldom("pending", 0.9, partial(self._waiting, now)),
             coordinator=self._identity(),
         )
@@ -134,7 +130,7 @@ class Watcher:
             wait = None if self._recipe is None else self._recipe.rounds.max_wait_s
             self._books = Books(run.run_id, whole=self._whole, max_wait_s=wait)
             self._made.clear()
-        books, status = self._books, read_run_status(self.folder)
+        books, status = self._books, RunStatus.read(self.folder)
         status = status if status is not None and status.run == run.run_id else None
         books.update(reader)
         self._hear(run.run_id)
@@ -164,23 +160,18 @@ class Watcher:
         )
         return now.waiting_as(status, self._wall())
 
-    # ------------------------------------------------------- devices and edges
-
     def _hear(self, run_id: str) -> None:
         """Read what edges say of devices, if that file is new."""
         at = -1
         with suppress(OSError):
-            at = (self.folder / DEVICES_FILE).stat().st_mtime_ns
+            at = (self.folder / Known.FILE).stat().st_mtime_ns
         if at != self._heard_at:
-            self._heard, self._heard_at = read_devices(self.folder) or Known(run=run_id), at
+            self._heard, self._heard_at = Known.read(self.folder) or Known(run=run_id), at
 
     def _edges(
         self, reader: Reader, run: RunRow, devices: tuple[DeviceCard, ...]
     ) -> tuple[EdgeCard, ...]:
-        here: dict[str, int] = {}
-        for device in devices:
-            for edge in device.edges:
-                here[edge] = here.get(edge, 0) + 1
+        here = Counter(edge for device in devices for edge in device.edges)
         view = self._books.view
         budgets = [] if view is None else view.edge_budget.tolist()
         return tuple(
@@ -188,7 +179,7 @@ class Watcher:
                 id=ident,
                 name=row.label or ident[:8],
                 index=at,
-                devices=here.get(ident, 0),
+                devices=here[ident],
                 budget_micro=budgets[at] if at < len(budgets) else 0,
                 spent_micro=row.spent_micro,
                 rent_micro=row.rent_micro,
@@ -200,18 +191,23 @@ class Watcher:
             for at, (ident, row) in enumerate(reader.edge_totals(run.run_id).items())
         )
 
+    @property
+    def _asks(self) -> bool:
+        """Whether devices are asked for opinions."""
+        return self._recipe is not None and self._recipe.opinions.mode != "off"
+
     def _devices(self, reader: Reader, run: RunRow) -> tuple[DeviceCard, ...]:
         view = self._books.view
         prices = [] if view is None else view.client_price.tolist()
         said: Mapping[int, float] = {}
-        if self._recipe is not None and self._recipe.opinions.mode != "off":
+        if self._asks:
             said = self._seldom(
                 "opinions", 2.0, lambda: reader.evaluations.last_opinions(run.run_id)
             )
         return tuple(
             structs.replace(
                 one,
-                price_micro=prices[one.index] if (one.index or 0) < len(prices) else 0,
+                price_micro=prices[one.index] if one.index < len(prices) else 0,
                 opinion=said.get(one.index),
                 context=self._books.contexts.get(one.id, {}),
             )
@@ -222,9 +218,8 @@ class Watcher:
 
     def _rounds(self, reader: Reader) -> tuple[RoundCard, ...]:
         books = self._books
-        if self._recipe is None or self._recipe.opinions.mode == "off":
+        if not self._asks:
             return tuple(books.rounds.values())
-
         found = self._seldom("evaluated", 2.0, lambda: reader.evaluations.rows(books.run_id))
         evaluated = {one.round: one for one in found}
         return tuple(
@@ -248,9 +243,5 @@ def waiting(folder: Path, now: float) -> tuple[Waiting, ...]:
     Raises:
         CoordinatorError, sqlite3.Error, OSError: The site cannot be read.
     """
-    names = Waiting.__struct_fields__
-    return tuple(
-        Waiting(**{name: getattr(one, name) for name in names})
-        for one in members_in(folder, now)
-        if one.state == "pending"
-    )
+    asking = (one for one in members_in(folder, now) if one.state == "pending")
+    return tuple(msgspec.convert(one, Waiting, from_attributes=True) for one in asking)

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from fedagent_coordinator.config import DEFAULT_PAGE_PORT, PageAddress
 from fedagent_coordinator.errors import ListenError
-from fedagent_coordinator.picture.status_files import Page, read_page, write_page
+from fedagent_coordinator.picture.status_files import Page
 from fedagent_node.address import TlsFiles, at_port, bracketed
 from fedagent_node.network import lan_addresses, listen_hint
 from fedagent_protocol.extras import how_to_add
@@ -70,7 +70,7 @@ class PageServer:
             ListenError: Nobody can listen there.
         """
         # The token stays the same over restarts.
-        page = read_page(self._folder) or Page(token=secrets.token_urlsafe(24))
+        page = Page.read(self._folder) or Page(token=secrets.token_urlsafe(24))
         self._door = _listen(self._place, page.port)
         port = self._door.getsockname()[1]
         files, print_ = self._cover()
@@ -81,7 +81,7 @@ class PageServer:
             port=port,
             fingerprint=print_,
         )
-        write_page(self._folder, page)
+        page.write(self._folder)
         self._thread = threading.Thread(
             target=self._serve, args=(page, files), name="page", daemon=True
         )
@@ -121,9 +121,9 @@ class PageServer:
 
 def forget_place(folder: Path) -> None:
     """Forget where the page of a folder was, not its token: who listens there now is another."""
-    found = read_page(folder)
+    found = Page.read(folder)
     if found is not None and found.url:
-        write_page(folder, structs.replace(found, url=""))
+        structs.replace(found, url="").write(folder)
 
 
 def start_page(server: PageServer, *, asked: bool) -> str:

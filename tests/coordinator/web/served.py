@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedagent_coordinator.config import PageAddress
-from fedagent_coordinator.picture.status_files import read_page
+from fedagent_coordinator.picture.status_files import Page
 from fedagent_coordinator.web.server import PageServer
 
 LOOPBACK = PageAddress("127.0.0.1", 0)
@@ -44,7 +44,7 @@ class Served:
 def served(folder: Path, place: PageAddress = LOOPBACK, **more: Any) -> Iterator[Served]:
     server = PageServer(folder, place, **more)
     url = server.start()
-    page = read_page(folder)
+    page = Page.read(folder)
     assert page is not None
     try:
         yield Served(url, page.token)

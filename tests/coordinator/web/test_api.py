@@ -20,7 +20,7 @@ from fedagent_coordinator.errors import ListenError
 from fedagent_coordinator.explanation.account import Explanation
 from fedagent_coordinator.picture import totals as books
 from fedagent_coordinator.picture.records import DeviceDetail, Done, Field, Waiting
-from fedagent_coordinator.picture.status_files import PAGE_FILE, read_page
+from fedagent_coordinator.picture.status_files import Page
 from fedagent_coordinator.picture.watcher import Watcher
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.web.feed import Feed
@@ -182,7 +182,7 @@ def test_the_token_opens_a_session_whose_cookie_is_not_the_token(page: Served) -
 
 
 def test_the_token_is_kept_for_its_owner_and_over_restarts(folder: Path, page: Served) -> None:
-    assert stat.S_IMODE((folder / PAGE_FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / Page.FILE).stat().st_mode) == 0o600
     with served(folder) as again:
         assert (again.token, again.url != page.url) == (page.token, True)
 
@@ -200,7 +200,7 @@ def test_beyond_loopback_nobody_sees_anything_without_the_token(folder: Path) ->
 def test_beyond_loopback_it_is_https_and_its_cookie_stays_there(folder: Path) -> None:
     with served(folder, PageAddress("0.0.0.0", 0)) as page:
         assert page.url.startswith("https://")
-        made = read_page(folder)
+        made = Page.read(folder)
         assert made is not None
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

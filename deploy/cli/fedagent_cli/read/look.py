@@ -11,7 +11,7 @@ from fedagent_cli.output import echo, rounds_text
 from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.picture.devices import DeviceCard, devices_of
-from fedagent_coordinator.picture.status_files import RunStatus, read_run_status
+from fedagent_coordinator.picture.status_files import RunStatus
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 from fedagent_node.data_dir import holder_of
 from fedagent_protocol.errors import credits_text
@@ -111,7 +111,7 @@ class Look:
 
 def look_at(reader: Queries, run: RunRow) -> Look:
     """Return how a run stands."""
-    pid, now = holder_of(reader.folder), read_run_status(reader.folder)
+    pid, now = holder_of(reader.folder), RunStatus.read(reader.folder)
     if pid is None or (now is not None and now.run != run.run_id):
         now = None
     return Look(

@@ -17,7 +17,7 @@ from fedagent_cli.extras import draw_qr
 from fedagent_cli.output import echo, emit, number_text, rounds_text, table
 from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RoundRow
-from fedagent_coordinator.picture.status_files import read_page
+from fedagent_coordinator.picture.status_files import Page
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 from fedagent_node.data_dir import holder_of
 from fedagent_protocol.errors import credits_text
@@ -164,7 +164,7 @@ def _when(at_ms: int) -> str:
 def _show_page(data_dir: Path | None, *, as_json: bool) -> None:
     """Print the link to the live page, with the token that opens it, and draw its QR code."""
     folder = places.coordinator_dir(data_dir)
-    found = read_page(folder)
+    found = Page.read(folder)
     if found is None or not found.url or not _serves(folder, found.url):
         raise NoRunError(
             f"no running coordinator of {folder} serves a live page",

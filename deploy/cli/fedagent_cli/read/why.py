@@ -18,7 +18,7 @@ from fedagent_coordinator.explanation.account import Explanation
 from fedagent_coordinator.explanation.binding import change_text
 from fedagent_coordinator.explanation.explain import explain
 from fedagent_coordinator.picture.status_files import Device as Seen
-from fedagent_coordinator.picture.status_files import read_devices
+from fedagent_coordinator.picture.status_files import Known
 
 MOST_ORDERS = 8
 """Orders of a device that are listed."""
@@ -59,7 +59,7 @@ def why(
     knew, so every change shown would really have selected the device.
     """
     with open_run(Reader, data_dir, run) as (reader, chosen):
-        book = read_devices(reader.folder)
+        book = Known.read(reader.folder)
         heard = book.devices if book is not None and book.run == chosen.run_id else {}
         names = {agent: agent[:8] for agent in heard}
         names |= {row.agent: row.name for row in reader.devices(chosen.run_id)}
