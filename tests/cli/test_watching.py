@@ -9,18 +9,17 @@ from rich.console import Console
 
 from fedagent_cli.places import shortest
 from fedagent_cli.read.drawn import picture
+from fedagent_cli.read.look import Look, look_at
 from fedagent_cli.read.runs import open_run
-from fedagent_cli.read.watching import Scene, Watched, line_of, scene_of
+from fedagent_cli.read.watching import Watched, line_of
 from fedagent_coordinator.books.queries import Queries
 from tests.fakes.written_runs import write_run
 from tests.typed import call
 
-NOW = 4e9
 
-
-def scene(folder: Path, run: str) -> Scene:
+def look(folder: Path, run: str) -> Look:
     with open_run(Queries, folder, run) as (reader, chosen):
-        return scene_of(reader, chosen, NOW)
+        return look_at(reader, chosen, watched=True)
 
 
 def test_a_run_that_ended_is_told_and_watched_no_longer(home: Path) -> None:
@@ -44,14 +43,14 @@ def test_a_mend_names_the_folder_from_here_where_that_is_shorter(home: Path) -> 
 
 def test_every_event_is_told_once(tmp_path: Path) -> None:
     run, watched = write_run(tmp_path, rounds=2, end=False), Watched()
-    first = [event["event"] for event in watched.events(scene(tmp_path, run))]
+    first = [event["event"] for event in watched.events(look(tmp_path, run))]
     assert first == ["run", "round"]
-    assert not list(watched.events(scene(tmp_path, run)))
+    assert not list(watched.events(look(tmp_path, run)))
     other = write_run(tmp_path / "more", rounds=4)
-    told = list(watched.events(scene(tmp_path / "more", other)))
+    told = list(watched.events(look(tmp_path / "more", other)))
     assert [event["event"] for event in told] == ["round", "round", "alarm", "end"]
     assert all(line_of(event) for event in told)
-    (over,) = watched.events(scene(tmp_path, run))
+    (over,) = watched.events(look(tmp_path, run))
     assert over["event"] == "alarm_over"
 
 
@@ -59,6 +58,6 @@ def test_every_event_is_told_once(tmp_path: Path) -> None:
 def test_the_picture_has_the_run_its_rounds_and_its_alarms(tmp_path: Path, width: int) -> None:
     run = write_run(tmp_path, rounds=4)
     out = io.StringIO()
-    Console(file=out, width=width).print(picture(scene(tmp_path, run)))
+    Console(file=out, width=width).print(picture(look(tmp_path, run)))
     assert "▁" in out.getvalue()
     assert "agent-b was ordered 4" in out.getvalue()

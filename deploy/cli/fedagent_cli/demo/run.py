@@ -15,8 +15,9 @@ import psutil
 
 from fedagent_cli.extras import optional
 from fedagent_cli.output import echo, emit, number_text
+from fedagent_cli.read.look import Look, look_at
 from fedagent_cli.read.runs import open_run
-from fedagent_cli.read.watching import EVERY_S, Scene, scene_of
+from fedagent_cli.read.watching import EVERY_S
 from fedagent_coordinator.books.queries import Queries
 from fedagent_protocol.errors import FedagentError, credits_text
 from fedagent_task.scoring.measures import ACCURACY, BY_KEY, Measure
@@ -85,7 +86,7 @@ class Screen:
         if not as_json and sys.stdout.isatty() and get_terminal_size().columns >= WIDE:
             drawn = optional("fedagent_cli.read.drawn", "rich", "coordinator")
             self._drawn = drawn.Drawn(transient=True)
-        self._scene: Scene | None = None
+        self._look: Look | None = None
         self._due = 0.0
         self._notes: list[str] = []
 
@@ -116,12 +117,12 @@ class Screen:
             return
         try:
             with open_run(Queries, self._books) as (reader, run):
-                self._scene = scene_of(reader, run, time.time())
+                self._look = look_at(reader, run, watched=True)
         except (FedagentError, sqlite3.Error):
             pass  # there is no run yet
         self._due = time.monotonic() + max(EVERY_S, 5 * (time.monotonic() - now))
         how = "Ctrl-C ends it cleanly and still writes the report."
-        self._drawn.show(self._scene, *self._notes, how)
+        self._drawn.show(self._look, *self._notes, how)
 
     def close(self) -> None:
         """Give the terminal back."""

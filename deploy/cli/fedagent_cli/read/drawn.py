@@ -8,7 +8,7 @@ from rich.text import Text
 from fedagent_cli.output import sparkline
 from fedagent_protocol.errors import credits_text
 
-from .watching import Scene
+from .look import Look
 
 SHOWN = 8
 NARROW = 48
@@ -16,15 +16,15 @@ NARROW = 48
 
 
 class Drawn:
-    """Draws one scene after another in the same place."""
+    """Draws one look after another in the same place."""
 
     def __init__(self, console: Console | None = None, *, transient: bool = False) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=transient)
         self._live.start()
 
-    def show(self, scene: Scene | None, *more: str) -> None:
-        """Draw a scene, and lines of text below it."""
-        parts = [] if scene is None else [picture(scene, self._live.console.width)]
+    def show(self, look: Look | None, *more: str) -> None:
+        """Draw a look at a run, and lines of text below it."""
+        parts = [] if look is None else [picture(look, self._live.console.width)]
         text = Text("\n".join(more), style="dim")
         self._live.update(Group(*parts, *([text] if more else [])), refresh=True)
 
@@ -33,14 +33,14 @@ class Drawn:
         self._live.stop()
 
 
-def picture(scene: Scene, width: int = 80) -> Group:
+def picture(look: Look, width: int = 80) -> Group:
     """Return what is drawn: the run, its measure over the rounds, the newest, alarms.
 
     `width` is in columns; in few of them the table has only what fits.
     """
-    parts: list[Text | Table] = [Text("\n".join(scene.look.lines()))]
-    key = scene.look.summary.primary_metric or ""
-    values = [row.metrics[key] for row in scene.rounds if key in row.metrics]
+    parts: list[Text | Table] = [Text("\n".join(look.lines()))]
+    key = look.summary.primary_metric or ""
+    values = [row.metrics[key] for row in look.rounds if key in row.metrics]
     if len(values) > 1:
         line = sparkline(values, width=max(8, min(60, width - 11)))
         parts.append(Text(f"{key[:9]:10}{line}", style="cyan"))
@@ -48,12 +48,12 @@ def picture(scene: Scene, width: int = 80) -> Group:
     narrow = width < NARROW
     for name in ("round", "state", "in time", "spent", *(() if narrow else ("seconds",))):
         table.add_column(name, justify="left" if name == "state" else "right")
-    for row in scene.rounds[-SHOWN:]:
+    for row in look.rounds[-SHOWN:]:
         counts = (f"{row.in_time} of {row.ordered}", credits_text(row.paid_micro))
         seconds = () if narrow else (f"{row.seconds:.2f}",)
         table.add_row(str(row.round), row.state, *counts, *seconds)
     parts += [Text(), table]
-    for one in scene.alarms[:SHOWN]:
+    for one in look.alarms[:SHOWN]:
         parts.append(Text(f"! {one.text}", style="bold yellow"))
         parts.append(Text(f"  {one.hint}", style="dim"))
     return Group(*parts)

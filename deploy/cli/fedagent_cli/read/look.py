@@ -4,17 +4,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fedagent_cli.output import echo, rounds_text
 from fedagent_coordinator.books.queries import Queries
-from fedagent_coordinator.books.rows import RunRow
+from fedagent_coordinator.books.rows import RoundRow, RunRow
+from fedagent_coordinator.picture.alarms import Alarm, alarms
 from fedagent_coordinator.picture.devices import DeviceCard, devices_of
 from fedagent_coordinator.picture.status_files import RunStatus
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 from fedagent_node.data_dir import holder_of
 from fedagent_protocol.errors import credits_text
+from fedagent_task.recipe.spec import Recipe
 
 from .runs import epsilon_of, epsilon_text, is_running, metric_line, recipe_of
 
@@ -30,6 +31,8 @@ WAITING = {
 }
 """Words for the reasons of docs/coordinator.md, A round."""
 ENDS = {"rounds": "all rounds are done"}
+LAST = 200
+"""Rounds that are read at a time where a run is watched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +40,17 @@ class Look:
     """A run at one moment."""
 
     summary: RunSummary
-    run: RunRow
+    recipe: Recipe | None
     agents: list[DeviceCard]
-    folder: Path
     pid: int | None  # of the coordinator that runs there
+    running: bool | None  # None if this user cannot know
     now: RunStatus | None  # what it sees of this run
+    rounds: Sequence[RoundRow] = ()  # the newest, where the run is watched
+    alarms: Sequence[Alarm] = ()
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain JSON values; None is what only a running coordinator knows."""
         now, left = self.now, self.summary.next_ms / 1000 - time.time()
-        told = ("edges_live", "waiting", "found", "wanted")
         said = {
             key: [
                 {"agent": one.id, "name": one.name, "reason": str(getattr(one, field))}
@@ -58,14 +62,16 @@ class Look:
         return {
             **self.summary.record(),
             **said,
-            **{key: getattr(now, key, None) for key in told},
+            **{
+                key: getattr(now, key, None) for key in ("edges_live", "waiting", "found", "wanted")
+            },
             "edges": len(self.summary.edges),
-            "running": is_running(self.folder),
+            "running": self.running,
             "agents": len(self.agents),
             "agents_live": sum(bool(one.online) for one in self.agents) if now else None,
             "next_round_s": round(left, 1) if left > 0 else None,
             "other_coordinators": list(now.others) if now else [],
-            "epsilon": epsilon_of(recipe_of(self.run), self._released),
+            "epsilon": epsilon_of(self.recipe, self._released),
         }
 
     @property
@@ -78,7 +84,7 @@ class Look:
         state = f"coordinator is running (process {self.pid})"
         if run.ended_ms:
             state = f"ended: {run.conclusion or ENDS.get(run.reason, run.reason)}"
-        elif record["running"] is None:
+        elif self.running is None:
             state = "only its owner can see whether the coordinator is running"
         elif self.pid is None:
             state = "coordinator is not running"
@@ -105,35 +111,40 @@ class Look:
         for what in ("agents", "edges"):
             here = f"{record[f'{what}_live']} live of " if now is not None else ""
             yield f"{what:10}{here}{record[what]} seen"
-        if spent := epsilon_text(recipe_of(self.run), self._released):
+        if spent := epsilon_text(self.recipe, self._released):
             yield f"privacy   a device has spent at most epsilon {spent}"
 
 
-def look_at(reader: Queries, run: RunRow) -> Look:
-    """Return how a run stands."""
-    pid, now = holder_of(reader.folder), RunStatus.read(reader.folder)
+def look_at(reader: Queries, run: RunRow, *, watched: bool = False, folder: str = "") -> Look:
+    """Return how a run stands; who watches gets rounds and alarms too.
+
+    Hints of alarms name the data directory as `folder`, from the root if that is empty.
+    """
+    pid, running = holder_of(reader.folder), is_running(reader.folder)
+    now = RunStatus.read(reader.folder)
     if pid is None or (now is not None and now.run != run.run_id):
         now = None
+    wall = time.time()
     return Look(
-        summary=summarize(reader, run).waiting_as(now, time.time()),
-        run=run,
-        agents=devices_of(reader, run, running=is_running(reader.folder)),
-        folder=reader.folder,
+        summary=summarize(reader, run).waiting_as(now, wall),
+        recipe=recipe_of(run),
+        agents=devices_of(reader, run, running=running),
         pid=pid,
+        running=running,
         now=now,
+        rounds=reader.rounds(run.run_id, last=LAST) if watched else (),
+        alarms=alarms(reader, now, wall, run_id=run.run_id, folder=folder) if watched else (),
     )
 
 
 def print_reasons(devices: Sequence[DeviceCard], *, most: int | None = None) -> None:
     """Say who does not take part, or warns, and why, a line each."""
     names = names_of(devices)
-    for what, reasons in (
-        ("declines", [one.reason for one in devices]),
-        ("warns", [one.note for one in devices]),
-    ):
-        given = [(name, why) for name, why in zip(names, reasons, strict=True) if why]
-        for name, why in given[:most]:
-            echo(f"{what:<9} {name}: {why}")
+    for what, field in (("declines", "reason"), ("warns", "note")):
+        both = zip(names, devices, strict=True)
+        given = [f"{name}: {why}" for name, one in both if (why := getattr(one, field))]
+        for line in given[:most]:
+            echo(f"{what:<9} {line}")
         if most is not None and len(given) > most:
             echo(f"          and {len(given) - most} more: `fedagent devices`")
 

@@ -137,24 +137,19 @@ def epsilon_of(recipe: Recipe | None, released: int) -> float | None:
     if recipe is None or not recipe.privacy.wanted or find_spec("opendp") is None:
         return None
     accountant = optional("fedagent_task.privacy.accountant", "opendp", "privacy")
-    spec, most = recipe.privacy, releases_of(recipe)
-    spent: float = accountant.epsilon_spent(
-        structs.replace(spec, releases=most), min(released, most)
-    )
+    most = recipe.privacy.releases or recipe.rounds.count
+    spec = structs.replace(recipe.privacy, releases=most)
+    spent: float = accountant.epsilon_spent(spec, min(released, most))
     return spent
-
-
-def releases_of(recipe: Recipe) -> int:
-    """Return how many updates of a device the privacy of a recipe is for."""
-    return recipe.privacy.releases or recipe.rounds.count
 
 
 def epsilon_text(recipe: Recipe | None, released: int) -> str:
     """Return it with what a device may spend; without an accountant, in updates; or nothing."""
     if recipe is None or not recipe.privacy.wanted:
         return ""
-    spent, most = epsilon_of(recipe, released), releases_of(recipe)
+    spent = epsilon_of(recipe, released)
     if spent is None:
+        most = recipe.privacy.releases or recipe.rounds.count
         return f"{min(released, most)} of {most} updates"
     return f"{spent:.3g} of {recipe.privacy.epsilon:g}"
 

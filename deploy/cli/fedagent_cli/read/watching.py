@@ -13,8 +13,6 @@ from fedagent_cli.extras import optional
 from fedagent_cli.output import echo, emit, number_text
 from fedagent_cli.places import shortest
 from fedagent_coordinator.books.queries import Queries
-from fedagent_coordinator.books.rows import RoundRow, RunRow
-from fedagent_coordinator.picture.alarms import Alarm, alarms
 from fedagent_protocol.errors import credits_text
 
 from .look import WAITING, Look, look_at
@@ -23,28 +21,7 @@ from .runs import open_run
 EVERY_S = 1.0
 SHARE = 5
 """Times as long as a look takes is waited for the next: a large run must not fill a core."""
-LAST = 200
-"""Rounds that are read at a time."""
 Event = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """What is watched of a run: how it stands, its newest rounds, what is to be seen to."""
-
-    look: Look
-    rounds: list[RoundRow]
-    alarms: list[Alarm]
-
-
-def scene_of(reader: Queries, run: RunRow, now: float, *, folder: str = "") -> Scene:
-    """Return what there is to be shown of a run; hints name its folder, else from the root."""
-    look = look_at(reader, run)
-    return Scene(
-        look=look,
-        rounds=reader.rounds(run.run_id, last=LAST),
-        alarms=alarms(reader, look.now, now, run_id=run.run_id, folder=folder),
-    )
 
 
 @dataclass(slots=True)
@@ -56,14 +33,14 @@ class Watched:
     waiting: str = ""
     begun: bool = False
 
-    def events(self, scene: Scene) -> Iterator[Event]:
-        """Yield what has happened since the last scene, as records; takes note of it."""
-        record = scene.look.record()
+    def events(self, look: Look) -> Iterator[Event]:
+        """Yield what has happened since the last look, as records; takes note of it."""
+        record = look.record()
         if not self.begun:
             self.begun = True
-            self.round = max((row.round for row in scene.rounds[:-1]), default=0)
+            self.round = max((row.round for row in look.rounds[:-1]), default=0)
             yield {"event": "run", **record}
-        for row in scene.rounds:
+        for row in look.rounds:
             if row.round > self.round and row.state != "open":
                 self.round = row.round
                 yield {"event": "round", **asdict(row)}
@@ -72,7 +49,7 @@ class Watched:
             self.waiting = waiting
             wanted = {"found": record["found"], "wanted": record["wanted"]}
             yield {"event": "waiting", "reason": waiting, **wanted}
-        current = {(one.kind, one.subject): one for one in scene.alarms}
+        current = {(one.kind, one.subject): one for one in look.alarms}
         for key in [key for key in current if key not in self.alarms]:
             yield {"event": "alarm", **msgspec.to_builtins(current[key])}
         for kind, subject in sorted(self.alarms - set(current)):
@@ -93,20 +70,20 @@ def watch_run(data_dir: Path | None, run: str | None, *, as_json: bool) -> None:
         with open_run(Queries, data_dir, run) as (reader, chosen):
             # Who reads JSON may be elsewhere.
             folder = "" if as_json else shortest(reader.folder)
-            scene, run = scene_of(reader, chosen, time.time(), folder=folder), chosen.run_id
-        for event in watched.events(scene):
+            look, run = look_at(reader, chosen, watched=True, folder=folder), chosen.run_id
+        for event in watched.events(look):
             ended |= event["event"] == "end"
             if not drawn:
                 emit(event) if as_json else echo(line_of(event))
         if drawn:
-            view.show(scene)
+            view.show(look)
         sys.stdout.flush()
         if not ended:
             time.sleep(max(EVERY_S, SHARE * (time.monotonic() - began)))
     if drawn:
         view.close()
     elif as_json:
-        emit(scene.look.record())
+        emit(look.record())
 
 
 def line_of(event: Event) -> str:
