@@ -8,8 +8,9 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
+from click.exceptions import Exit
 
-from .errors import UnreadEnd
+from .errors import UNREAD
 
 MOST = 2**53
 """What databases and clocks can hold of a number."""
@@ -68,7 +69,7 @@ class Group(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            raise UnreadEnd from error
+            raise Exit(UNREAD) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write a list of commands below each heading."""

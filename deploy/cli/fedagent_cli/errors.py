@@ -8,8 +8,8 @@ from fedagent_protocol.errors import FedagentError
 OK = 0
 WARNED = 44
 FAILED = 45
-UNREADABLE, UNBALANCED, REFUSED, DIFFERENT = 33, 41, 47, 49
-"""A database, a ledger; by systemd; what a replay found."""
+UNREADABLE, NO_RUN, UNBALANCED, REFUSED, DIFFERENT = 33, 40, 41, 47, 49
+"""A database, a folder, a ledger; by systemd; what a replay found."""
 INTERRUPTED = 130
 UNREAD = 141
 """As a shell has it of a program that SIGPIPE ended."""
@@ -56,20 +56,15 @@ class UsageError(CliError):
     exit_code = 2
 
 
-class NoRunError(CliError):
-    """Raised when there is no run to read."""
-
-    exit_code = 40
-
-
 class MissingError(CliError):
-    """Raised when an optional package, a model, a round or a service is not there."""
+    """Raised when a run, a model, a round, an optional package or a service is not there."""
 
     exit_code = 43
 
 
-class UnreadEnd(BaseException):
-    """Raised when nobody reads the output of a command any more, as in `| head`."""
+def no_run(problem: str, hint: str) -> MissingError:
+    """Return that there is no run to read, or none that this user may read."""
+    return MissingError(problem, hint, exit_code=NO_RUN)
 
 
 class InterruptedEnd(BaseException):

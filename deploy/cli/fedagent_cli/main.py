@@ -9,7 +9,7 @@ from click.exceptions import ClickException, NoArgsIsHelpError
 from fedagent_protocol.errors import is_disk_error
 
 from .command_line import Group, Lazy
-from .errors import UNREAD, UnreadEnd, UsageError
+from .errors import UNREAD, UsageError
 from .options import examples
 
 COMMANDS = {
@@ -92,7 +92,7 @@ def run() -> None:
     except ClickException as error:
         problem = " ".join(error.format_message().split()).removesuffix(".")
         raise UsageError(problem, "see --help") from error
-    except (BrokenPipeError, UnreadEnd):
+    except BrokenPipeError:
         _flush_nothing()
         raise SystemExit(UNREAD) from None
     except OSError as error:

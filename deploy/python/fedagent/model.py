@@ -102,7 +102,7 @@ def load_model(run: Source = None, round: int | None = None, *, run_id: str | No
         run_id: As of `fedagent.read`.
 
     Raises:
-        NoRunError: There is no such run.
+        MissingError: There is no such run.
         MissingError: That model is not kept, or this version cannot read it.
     """
     with open_run(Queries, folder_of(run), run_id) as (reader, chosen):

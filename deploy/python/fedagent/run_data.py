@@ -65,7 +65,7 @@ def read(run: Source = None, *, run_id: str | None = None) -> RunData:
         run_id: Which run of that directory, by the start of its id; none for the newest.
 
     Raises:
-        NoRunError: There is none.
+        MissingError: There is none.
         CliError: Its database is damaged, or of another version.
     """
     with (

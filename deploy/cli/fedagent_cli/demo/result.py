@@ -8,12 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import which
 
-from fedagent_cli.errors import (
-    INTERRUPTED,
-    UNBALANCED,
-    CliError,
-    NoRunError,
-)
+from fedagent_cli.errors import INTERRUPTED, UNBALANCED, CliError, MissingError
 from fedagent_cli.output import echo, emit
 from fedagent_cli.places import shortest
 from fedagent_cli.report.page import write_report
@@ -40,7 +35,7 @@ def conclude(demo: Demo, finish: Finish, *, as_json: bool) -> int:
     try:
         run = _of_demo(read_run_report(data_dir), demo, finish)
         report = write_report(run, demo.directory)
-    except NoRunError as error:
+    except MissingError as error:
         if not finish.signal:
             raise FleetError("the coordinator left no run", f"see {data_dir}.log") from error
     result = _summary(demo, finish, run) | {"report": report and str(report)}

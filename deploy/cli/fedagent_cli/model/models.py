@@ -103,7 +103,7 @@ def kept_model(folder: Path, found: list[ModelRow], round_: int | None) -> tuple
 
     Raises:
         MissingError: It is not kept, or its file has changed.
-        NoRunError: This user may not read it.
+        MissingError: This user may not read it.
     """
     kept = [model for model in found if _file(folder, model.digest).is_file()]
     for model in kept:

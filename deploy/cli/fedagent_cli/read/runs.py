@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import structs
 
 from fedagent_cli import places
-from fedagent_cli.errors import NoRunError
+from fedagent_cli.errors import MissingError, no_run
 from fedagent_cli.extras import optional
 from fedagent_cli.output import number_text
 from fedagent_coordinator.books.models import recipe_in
@@ -46,7 +46,7 @@ def open_run(
     The folder of a demo, of demos (the newest), or of a study stands for its coordinator's.
 
     Raises:
-        NoRunError: There is no database, no such run, or it may not be read.
+        MissingError: There is no database, no such run, or it may not be read.
         CliError: The database is damaged, or of another version.
         MissingError: Rounds were pruned that are needed.
     """
@@ -77,9 +77,9 @@ def open_run(
         hint = (
             "free space for temporary files" if full else "check that it is a coordinator's folder"
         )
-        raise NoRunError(f"{folder} cannot be read: {error}", hint) from error
+        raise no_run(f"{folder} cannot be read: {error}", hint) from error
     except (StoreError, sqlite3.Error) as error:
-        raise NoRunError(
+        raise no_run(
             f"{folder} cannot be read: {error}", "check that it is a coordinator's folder"
         ) from error
 
@@ -92,31 +92,31 @@ def _coordinator_in(folder: Path) -> Path:
     return max(inside, key=lambda path: path.stat().st_mtime).parent if inside else folder
 
 
-def _no_run(folder: Path, run_id: str | None, *, given: bool) -> NoRunError:
+def _no_run(folder: Path, run_id: str | None, *, given: bool) -> MissingError:
     if not (folder / DATABASE).exists():
         if not given:
             hint = "start one (`fedagent coordinator start`), or give its data directory"
-            return NoRunError(f"no run in {folder}: no coordinator has run there", hint)
+            return no_run(f"no run in {folder}: no coordinator has run there", hint)
         what = (
             f"no run in {folder}: it is not a coordinator's folder"
             if folder.exists()
             else f"there is no folder {folder}"
         )
-        return NoRunError(what, "name the folder of a coordinator, a demo or a study")
+        return no_run(what, "name the folder of a coordinator, a demo or a study")
     if run_id is None:
-        return NoRunError(f"no run in {folder}", "start one (`fedagent coordinator start`)")
-    return NoRunError(
+        return no_run(f"no run in {folder}", "start one (`fedagent coordinator start`)")
+    return no_run(
         f"no run, or more than one, begins with {run_id!r} in {folder}",
         "see `fedagent status --all`",
     )
 
 
-def forbidden(folder: Path) -> NoRunError:
+def forbidden(folder: Path) -> MissingError:
     """Return that a data directory, or a file in it, is another user's, and whose."""
     owner = "its owner"
     with suppress(OSError, KeyError):
         owner = f"its owner (sudo -u {pwd.getpwuid(folder.stat().st_uid).pw_name} fedagent ...)"
-    return NoRunError(f"this user may not read {folder}", f"run the command as {owner}")
+    return no_run(f"this user may not read {folder}", f"run the command as {owner}")
 
 
 def is_running(folder: Path) -> bool | None:

@@ -12,7 +12,7 @@ import click
 
 from fedagent_cli import options, places
 from fedagent_cli.command_line import Number
-from fedagent_cli.errors import NoRunError, UsageError
+from fedagent_cli.errors import UsageError, no_run
 from fedagent_cli.extras import draw_qr
 from fedagent_cli.output import echo, emit, number_text, rounds_text, table
 from fedagent_coordinator.books.queries import Queries
@@ -166,7 +166,7 @@ def _show_page(data_dir: Path | None, *, as_json: bool) -> None:
     folder = places.coordinator_dir(data_dir)
     found = Page.read(folder)
     if found is None or not found.url or not _serves(folder, found.url):
-        raise NoRunError(
+        raise no_run(
             f"no running coordinator of {folder} serves a live page",
             "start it (`fedagent coordinator start`, without --no-web), or give --data-dir",
         )

@@ -73,7 +73,7 @@ def read_run_report(data_dir: Path | None, run_id: str | None = None) -> RunRepo
     """Read a run from a coordinator's data directory (None: this user's), now or later.
 
     Raises:
-        NoRunError: There is no such run.
+        MissingError: There is no such run.
     """
     with open_run(Reader, data_dir, run_id) as (reader, run):
         summary, recipe, key = summarize(reader, run), recipe_of(run), run.run_id

@@ -7,7 +7,7 @@ import click
 
 from fedagent_cli import options, places
 from fedagent_cli.command_line import Number
-from fedagent_cli.errors import UNREADABLE, CliError, NoRunError, UsageError
+from fedagent_cli.errors import UNREADABLE, CliError, MissingError, UsageError, no_run
 from fedagent_cli.output import echo, emit
 from fedagent_cli.site.enrolment import founded_site
 from fedagent_coordinator.site.enrolment import Enrolment
@@ -69,9 +69,9 @@ def broker(*, to: Path, site: str, days: float, data_dir: Path | None, as_json: 
     folder = places.coordinator_dir(data_dir)
     try:
         site = site or founded_site(folder)[0]
-    except NoRunError as error:
+    except MissingError as error:
         hint = "name the site to create with --site, or the coordinator's folder with --data-dir"
-        raise NoRunError(f"no site in {folder}", hint) from error
+        raise no_run(f"no site in {folder}", hint) from error
     try:
         kept, edges = _certified(folder, site, to, days)
     except OSError as error:

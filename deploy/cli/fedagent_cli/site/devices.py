@@ -11,7 +11,7 @@ import click
 from msgspec import structs
 
 from fedagent_cli import options, places
-from fedagent_cli.errors import NoRunError
+from fedagent_cli.errors import MissingError
 from fedagent_cli.output import echo, emit, table
 from fedagent_cli.read.look import names_of, print_reasons
 from fedagent_cli.read.runs import epsilon_of, epsilon_text, is_running, open_run, recipe_of
@@ -52,7 +52,7 @@ def devices(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
             found = _enrolled(_judged(reader, chosen), members)
             edges, run_id = reader.edges(chosen.run_id), chosen.run_id
             recipe = recipe_of(chosen)
-    except NoRunError:
+    except MissingError:
         if not (members or invited) or run is not None:
             raise
         found, edges, run_id, recipe = _enrolled([], members), {}, "", None

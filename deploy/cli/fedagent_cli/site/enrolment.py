@@ -14,7 +14,7 @@ import click
 
 from fedagent_cli import options, places
 from fedagent_cli.command_line import Group
-from fedagent_cli.errors import UNREADABLE, CliError, NoRunError, UsageError
+from fedagent_cli.errors import UNREADABLE, CliError, UsageError, no_run
 from fedagent_cli.extras import draw_qr
 from fedagent_cli.output import echo, emit
 from fedagent_cli.read.runs import forbidden
@@ -222,7 +222,7 @@ def founded_site(folder: Path) -> tuple[str, bytes]:
         der = ssl.PEM_cert_to_DER_cert(path.read_text("ascii"))
         return site_of(der), bytes.fromhex(fingerprint(der))
     except OSError as error:
-        raise NoRunError(
+        raise no_run(
             f"no site in {folder}",
             "start the coordinator first (`fedagent coordinator start --listen 0.0.0.0`), "
             "or give --data-dir",
@@ -243,4 +243,4 @@ def opened_enrolment(folder: Path) -> Iterator[Enrolment]:
     except PermissionError as error:
         raise forbidden(folder) from error
     except sqlite3.Error as error:
-        raise NoRunError(f"{folder} cannot be written: {error}", "try again") from error
+        raise no_run(f"{folder} cannot be written: {error}", "try again") from error
