@@ -29,7 +29,7 @@ from fedagent_protocol.signed import (
     verify,
 )
 
-from .core.vouching import Vouched
+from .core.vouching import Good
 
 LONGEST_S = 86_400.0
 """How long a word is believed at most before it is asked for again; also by a clock not set."""
@@ -47,7 +47,7 @@ class SiteVoucher:
         member = self._membership()
         return member is not None and member.asked(link)
 
-    def judge(self, run: RunId, task: Digest, claim: TaskClaim) -> Vouched | str:
+    def judge(self, run: RunId, task: Digest, claim: TaskClaim) -> Good | str:
         """Return whether the coordinator of the site said that a task is that of a run."""
         member = self._membership()
         if member is None:
@@ -66,7 +66,7 @@ class SiteVoucher:
         if left <= 0:
             member.doubt()
             return "expired"
-        return Vouched(found.public, min(left, LONGEST_S))
+        return found.public, min(left, LONGEST_S)
 
     def made(self, public: bytes, made: Assigning | Calling, signature: bytes) -> bool:
         """Return whether the owner of a raw public key made an assignment, or a call."""

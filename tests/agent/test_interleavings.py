@@ -90,7 +90,7 @@ class UnderFire(RuleBasedStateMachine):
                     assert decode(Direction.AGENT_TO_EDGE, encode(message)) == message
                     self.published(effect.to, message)
                 case Train():
-                    work = self.edge.core.queue.active_order
+                    work = self.edge.core.orders.active
                     assert work is not None
                     order = (work.key.edge, work.key.run, work.key.round)
                     cancelled = {cancel.job for cancel in self.edge.jobs(Cancel)}
@@ -266,7 +266,7 @@ class UnderFire(RuleBasedStateMachine):
     @invariant()
     def every_order_is_answered_in_one_way_or_worked_on_or_over(self) -> None:
         assert all(len(classes) == 1 for classes in self.answers.values())
-        work = self.edge.core.queue.active_order
+        work = self.edge.core.orders.active
         working = (work.key.edge, work.key.run, work.key.round) if work is not None else None
         events = [*self.edge.events("abandoned"), *self.edge.events("update")]
         over = {(str(event["edge"]), int(str(event["round"]))) for event in events}
@@ -284,8 +284,8 @@ class UnderFire(RuleBasedStateMachine):
     @invariant()
     def one_model_comes_in_at_a_time(self) -> None:
         core = self.edge.core
-        fetches = (core.queue.fetch, core.evaluator.fetch)
-        assert not all(fetch is not None and fetch.loading for fetch in fetches)
+        works = (core.orders.active, core.evaluator.pending)
+        assert not all(work is not None and work.fetch.loading for work in works)
 
     @invariant()
     def a_tick_leaves_nothing_due(self) -> None:

@@ -31,7 +31,7 @@ def told(agent: AgentNode) -> list[str]:
 
 
 def trains(agent: AgentNode) -> bool:
-    work = agent.core.queue.active_order if agent.driver is not None else None
+    work = agent.core.orders.active if agent.driver is not None else None
     return work is not None and work.job is not None
 
 

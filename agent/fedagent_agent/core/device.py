@@ -104,7 +104,7 @@ class LinkQuality:
 
     def note_rtt(self, seconds: float) -> None:
         """Add a measured round trip."""
-        self.rtt_s = _smoothed(self.rtt_s, max(0.0, seconds))
+        self.rtt_s = _smoothed(self.rtt_s, seconds)
 
 
 @dataclass(slots=True)
@@ -153,33 +153,34 @@ class DeviceState:
 
     def context_report(self, link: LinkQuality, *, run: str, seq: int) -> ContextReport:
         """Return the report for the edge at the end of `link`."""
-        x_km, y_km = self.position if self.position is not None else (None, None)
-        radio = self.readings.radio or Radio(interface="")
+        here, there, readings = self.position, link.position, self.readings
+        x_km, y_km = here or (None, None)
+        radio = readings.radio or Radio(interface="")
         features = {
-            "compute": self.readings.compute,
+            "compute": readings.compute,
             "cold": float(self.cold),
             "seconds_per_iteration": self.seconds_per_iteration,
             "arrivals_per_s": self.arrivals_per_s,
             "arrivals_per_step": self.arrivals_per_step,
             "load_limit_s": self.load_limit_s or None,
-            "battery": self.readings.battery,
-            "temperature_c": self.readings.temperature_c,
+            "battery": readings.battery,
+            "temperature_c": readings.temperature_c,
             "download_bps": link.download_bps,
             "upload_bps": link.upload_bps,
             "rtt_s": link.rtt_s,
             "x_km": x_km,
             "y_km": y_km,
-            "distance_km": _distance_km(self.position, link.position),
+            "distance_km": round(math.dist(here, there), 6) if here and there else None,
             "signal_dbm": radio.signal_dbm,
             "link_bps": radio.link_bps,
             "bandwidth_hz": radio.bandwidth_hz,
         }
+        preparing = PREPARING if self.preparing else ""
         return ContextReport(
             run=run,
             seq=seq,
-            available=self.readings.available and not self.preparing and run not in self.spent,
-            reason=self.readings.reason
-            or (PREPARING if self.preparing else self.spent.get(run, "")),
+            available=readings.available and not preparing and run not in self.spent,
+            reason=readings.reason or preparing or self.spent.get(run, ""),
             price=self.price_micro,
             features={name: value for name, value in features.items() if value is not None},
         )
@@ -187,27 +188,15 @@ class DeviceState:
     def differs(self, link: LinkQuality, last: ContextReport) -> bool:
         """Whether something moved by more than `CHANGE` since it was reported."""
         now = self.context_report(link, run=last.run, seq=last.seq)
-        if now.available != last.available or now.features.keys() != last.features.keys():
+        old, new = last.features, now.features
+        if now.available != last.available or new.keys() != old.keys():
             return True
-        if moved(now.price, last.price):
+        if abs(now.price - last.price) > CHANGE * last.price:
             return True
         return any(
-            moved(value, last.features[name], _QUIET.get(name, 0.0))
-            for name, value in now.features.items()
+            abs(new[name] - old[name]) > max(CHANGE * abs(old[name]), _QUIET.get(name, 0.0))
+            for name in new
         )
-
-
-def _distance_km(
-    one: tuple[float, float] | None, other: tuple[float, float] | None
-) -> float | None:
-    if one is None or other is None:
-        return None
-    return round(math.dist(one, other), 6)
-
-
-def moved(new: float, old: float, quiet: float = 0.0) -> bool:
-    """Whether a value moved by more than `CHANGE` of what it was, and more than `quiet`."""
-    return abs(new - old) > max(CHANGE * abs(old), quiet)
 
 
 def is_stale(offered_micro: int, asked_micro: int) -> bool:

@@ -1,16 +1,16 @@
 """One blob on its way from an edge, chunk by chunk under the credit that the agent gives."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedagent_node.effects import Effect, ModelFinished, Send, WriteModel
+from fedagent_node.timers import Timers
 from fedagent_protocol.errors import ChunkError
 from fedagent_protocol.messages import MAX_CHUNKS, Chunk, Need, OpinionCall, TrainOrder
-from fedagent_protocol.transfer import Layout, Pace, RangeList, Receiver
+from fedagent_protocol.transfer import Layout, Pace, Receiver
 
 from .device import LinkQuality
-from .effects import FinishModel, Key, ModelOpened, OpenModel, Timer
+from .effects import FinishModel, Key, ModelOpened, OpenModel
 
 MAX_MODEL_BYTES = 512 << 20
 
@@ -24,6 +24,7 @@ class Download:
     size: int
     chunk_bytes: int
     counters: Counter[str]
+    timers: Timers
     once: bool = False
     answers: bool = False  # the edge has not heard yet that its order is here
     first: bytes = b""  # all of it, where it came with the order
@@ -37,12 +38,20 @@ class Download:
     _got: int = 0
 
     @classmethod
-    def of(cls, key: Key, wanted: TrainOrder | OpinionCall, counters: Counter[str]) -> "Download":
+    def of(
+        cls, key: Key, wanted: TrainOrder | OpinionCall, counters: Counter[str], timers: Timers
+    ) -> "Download":
         """Return that of the model of an order, or of a call."""
-        one = cls(key, wanted.model, wanted.size, wanted.chunk_bytes, counters)
-        if isinstance(wanted, TrainOrder):
-            one.answers, one.first = True, wanted.first
-        return one
+        return cls(key, wanted.model, wanted.size, wanted.chunk_bytes, counters, timers)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is of a size that is fetched."""
+        return 0 < self.size <= min(MAX_MODEL_BYTES, self.chunk_bytes * MAX_CHUNKS)
+
+    @property
+    def _lacking(self) -> bool:
+        return self.loading and self._receiver is not None and not self._receiver.complete
 
     def begin(self) -> list[Effect]:
         """Look for what of it is on disk already."""
@@ -77,71 +86,54 @@ class Download:
             self._first_at, self._first_bytes = now, len(chunk.data)
         self._got += len(chunk.data)
         self.moved_at = now
-        offset = chunk.index * self.chunk_bytes
-        effects: list[Effect] = [WriteModel(self.digest, offset, chunk.data)]
-        if receiver.complete:
-            return [*effects, FinishModel(self.digest)]
-        return effects + self._ask(now)
+        written = WriteModel(self.digest, chunk.index * self.chunk_bytes, chunk.data)
+        return [written, *([FinishModel(self.digest)] if receiver.complete else self._ask(now))]
 
     def finished(self, event: ModelFinished, link: LinkQuality | None, now: float) -> list[Effect]:
         """Note that it is whole, or that it does not hash to its name."""
-        if not event.refused:
-            self.loading, self.whole_at = False, now
-            nbytes, seconds = self._got - self._first_bytes, self.moved_at - self._first_at
-            # The first message waits for the edge; only what follows shows the link.
-            if link is not None and nbytes > 0 and seconds > 0:
-                link.note_download(nbytes, seconds)
+        self.loading = False
+        if event.refused:
+            self.counters["digest_mismatch"] += 1
+            self.problem = event.refused
             return []
-        self.counters["digest_mismatch"] += 1
-        self.loading, self.problem = False, event.refused
+        self.whole_at = now
+        nbytes, seconds = self._got - self._first_bytes, self.moved_at - self._first_at
+        # The first message waits for the edge; only what follows shows the link.
+        if link is not None and nbytes > 0 and seconds > 0:
+            link.note_download(nbytes, seconds)
         return []
-
-    def acknowledge(self) -> list[Effect]:
-        """Tell the edge that nothing needs to be sent, once that is so."""
-        return [self._need(())] if self.whole_at is not None else []
 
     def pause(self) -> None:
         """Let go of the network; `begin` goes on with what is on disk."""
         self.loading, self._receiver, self._got = False, None, 0
 
-    def resume(self, now: float) -> list[Effect]:
-        """Ask again for what was lost with a link, or with the edge's process."""
-        if (receiver := self._lacking()) is not None:
-            receiver.forget_credit()
+    def resume(self, now: float, *, lost: bool = True) -> list[Effect]:
+        """Ask for what is lacking, also for what was `lost` with a link or an edge's process."""
+        if self._receiver is not None and (lost or self._receiver.stalled):
+            self._receiver.forget_credit()
         return self._ask(now)
 
     def go_on(self, key: Key, now: float) -> list[Effect]:
         """Go on for a later round; what was on its way still comes."""
-        self.key = key
-        receiver = self._lacking()
-        if receiver is None:
-            self.answers = True
-            return []
-        if receiver.stalled:
-            receiver.forget_credit()
-        return self._ask(now)
+        self.key, self.answers = key, self.answers or not self._lacking
+        return self.resume(now, lost=False)
 
-    def timers(self) -> Iterator[Timer]:
-        """Ask again for what did not come."""
-        if (receiver := self._lacking()) is not None and receiver.due is not None:
-            yield receiver.due, self._ask
-
-    def _lacking(self) -> Receiver | None:
-        receiver = self._receiver if self.loading else None
-        return receiver if receiver is not None and not receiver.complete else None
+    def acknowledge(self, now: float) -> list[Effect]:  # noqa: ARG002 - a timer
+        """Tell the edge that nothing needs to be sent, once that is so and it has not heard."""
+        return [self._need(())] if self.answers and self.whole_at is not None else []
 
     def _ask(self, now: float) -> list[Effect]:
-        receiver = self._lacking()
-        ranges = receiver.ask(now) if receiver is not None else ()
+        """Ask for what may come now; again for what did not."""
+        receiver = self._receiver
+        if receiver is None or not self._lacking:
+            return []
+        ranges = receiver.ask(now)
+        if receiver.due is not None:
+            self.timers.at(("chunks", self.digest), receiver.due, self._ask)
         return [self._need(ranges)] if ranges else []
 
-    def _need(self, ranges: RangeList) -> Send:
+    def _need(self, ranges: tuple[tuple[int, int], ...]) -> Send:
         self.answers = False
         run, number = self.key.rank
         need = Need(run=run, round=number, digest=self.digest, ranges=ranges)
         return Send(self.key.edge, need)
-
-
-def fits(size: int, chunk_bytes: int) -> bool:
-    """Whether a blob is of a size that is fetched."""
-    return 0 < size <= min(MAX_MODEL_BYTES, chunk_bytes * MAX_CHUNKS)

@@ -5,11 +5,11 @@ Any write may result in `DiskFailed` instead. Jobs of the trainer are its own fr
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fedagent_node.effects import Connect, Effect, Input, Write
+from fedagent_node.effects import Connect, Input, Write
 from fedagent_protocol.messages import Hello, Opinion, OpinionMode, UpdateOffer
 
 from .device import Readings
@@ -32,10 +32,6 @@ class Newest(dict[K, V]):
         super().__setitem__(key, value)
         while len(self) > self._most:
             del self[next(iter(self))]
-
-
-Timer = tuple[float, Callable[[float], list[Effect]]]
-"""What is to be done when; every part of the core says so anew whenever it is asked."""
 
 
 def state_name(run: str, task: str) -> str:

@@ -6,7 +6,6 @@ in mode ``peers`` it goes to the neighbours and to no edge.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import InitVar, dataclass, field
 
 from msgspec import structs
@@ -14,24 +13,17 @@ from msgspec import structs
 from fedagent_agent.peers.core.selection import PeerSelection
 from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed
 from fedagent_node.effects import Effect, Emit, Send
+from fedagent_node.timers import Timers
 from fedagent_protocol.messages import MAX_ROUNDS_AHEAD, Opinion, OpinionCall, OpinionMode
 from fedagent_protocol.signed import SignAnswer
 
 from .device import DeviceState
-from .download import Download, fits
-from .effects import (
-    Key,
-    Newest,
-    OpinionAnswer,
-    OpinionRecord,
-    StoreOpinion,
-    Timer,
-    state_name,
-)
+from .download import Download
+from .effects import Key, Newest, OpinionAnswer, OpinionRecord, StoreOpinion, state_name
 from .opinions import NO_LIMITS, PrivacySettings
+from .orders import REMEMBERED, Orders
 from .session import Session
 from .tasks import Jobs, Task, Tasks
-from .training_queue import REMEMBERED, TrainingQueue
 
 ELSEWHERE = "already sent to another edge"
 ENOUGH = 30
@@ -48,7 +40,8 @@ MODES = {
 class PendingEvaluation:
     """One call that is being followed."""
 
-    call: OpinionCall  # as the edge that task and model come from sent it
+    key: Key  # edge that task and model come from, run and round
+    call: OpinionCall  # as that edge sent it
     askers: dict[str, OpinionCall]
     fetch: Download
     until: float  # when no edge waits any more
@@ -58,9 +51,9 @@ class PendingEvaluation:
     look_at: float = 0.0  # when mode ``moments`` looks at the stream again
 
     @property
-    def key(self) -> Key:
-        """Edge that task and model come from, run and round."""
-        return self.fetch.key
+    def moments(self) -> bool:
+        """Whether sums over the samples are wanted, of which the model knows nothing."""
+        return self.call.mode is OpinionMode.MOMENTS
 
 
 @dataclass(slots=True)
@@ -68,10 +61,11 @@ class Evaluator:
     """At most one call at a time, and one answer to a round."""
 
     _device: DeviceState
-    _queue: TrainingQueue
+    _orders: Orders
     _tasks: Tasks
     _jobs: Jobs
     _counters: Counter[str]
+    _timers: Timers
     peers: PeerSelection
     _limits: PrivacySettings
     record: InitVar[OpinionRecord]
@@ -89,11 +83,6 @@ class Evaluator:
         for answer in record.answers:
             self._remember(answer)
 
-    @property
-    def fetch(self) -> Download | None:
-        """What is fetched for the call under way."""
-        return self.pending.fetch if self.pending is not None else None
-
     # ------------------------------------------------------------------ calls
 
     def call(self, session: Session, call: OpinionCall, now: float) -> list[Effect]:
@@ -101,15 +90,15 @@ class Evaluator:
         edge, moments, pending = session.edge, call.mode is OpinionMode.MOMENTS, self.pending
         newest = self._answers.get((call.run, moments))
         known = newest if newest is not None and newest.opinion.round == call.round else None
-        # After a restart neighbours need the task before they can go on.
-        peers_begin = call.mode is OpinionMode.PEERS and self._tasks.opened(call.task) is None
-        if known is not None and not _is_of(call, known.opinion.model, known.mode):
-            self._counters["opinion_of_another"] += 1
-            return []
-        if known is not None and not peers_begin:
-            return self._reply(edge, call, known, now)
+        if known is not None:
+            if (known.opinion.model, known.mode) != (call.model, call.mode):
+                self._counters["opinion_of_another"] += 1
+                return []
+            # After a restart neighbours need the task before they can go on.
+            if call.mode is not OpinionMode.PEERS or self._tasks.opened(call.task) is not None:
+                return self._reply(edge, call, known, now)
         same_round = pending is not None and pending.key.rank == (call.run, call.round)
-        if pending and same_round and (moments or pending.call.mode is not OpinionMode.MOMENTS):
+        if pending and same_round and (moments or not pending.moments):
             self._join(pending, edge, call, now)
             return []
         if hindrance := self._hindrance(session, call, newest):
@@ -122,33 +111,31 @@ class Evaluator:
     def _begin(
         self, edge: str, call: OpinionCall, known: OpinionAnswer | None, now: float
     ) -> list[Effect]:
-        key = Key(edge, call.run, call.round)
-        readings, until = self._device.readings, now + call.until_ms / 1000
+        key, span_s = Key(edge, call.run, call.round), call.until_ms / 1000
+        fetch = Download.of(key, call, self._counters, self._timers)
         self.pending = PendingEvaluation(
-            call,
-            {edge: call},
-            Download.of(key, call, self._counters),
-            until=until,
-            patient_until=now + call.until_ms / 2000,
-            answer=known,
+            key, call, {edge: call}, fetch, now + span_s, now + span_s / 2, known
         )
+        self._timers.at("call", now + span_s, self._too_late)
+        readings = self._device.readings
         if known is None and not readings.available:
             return self.answer_none(readings.reason, now)
-        if known is None and not fits(call.size, call.chunk_bytes):
+        if known is None and not fetch.fits:
             return self.answer_none(f"a model of {call.size} bytes", now)
         return self._tasks.want(call.task, key, now) + self.go_on(now)
 
     def _join(self, pending: PendingEvaluation, edge: str, call: OpinionCall, now: float) -> None:
         ours = pending.call
-        if call.task != ours.task or not _is_of(call, ours.model, ours.mode):
+        if (call.task, call.model, call.mode) != (ours.task, ours.model, ours.mode):
             self._counters["opinion_of_another"] += 1
             return
         pending.askers[edge] = call
         pending.until = max(pending.until, now + call.until_ms / 1000)
+        self._timers.at("call", pending.until, self._too_late)
 
     def _hindrance(self, session: Session, call: OpinionCall, newest: OpinionAnswer | None) -> str:
         """Return why a call is left without an answer; the edge repeats it."""
-        pending, active = self.pending, self._queue.active_order
+        pending, active = self.pending, self._orders.active
         newest_round = max(newest.opinion.round if newest else 0, session.round)
         if call.round > newest_round + MAX_ROUNDS_AHEAD:
             return "opinion_too_far"
@@ -163,26 +150,81 @@ class Evaluator:
             return "opinion_busy"
         return ""
 
-    # ---------------------------------------------------------------- answers
+    # ------------------------------------------------------------- evaluation
 
-    def evaluated(self, result: Evaluated | Failed, now: float) -> list[Effect]:
+    def go_on(self, now: float) -> list[Effect]:
+        """Do the next step that nothing stands in the way of."""
+        pending = self.pending
+        if pending is None or pending.job is not None or now < pending.look_at:
+            return []
+        call, fetch, active = pending.call, pending.fetch, self._orders.active
+        if (refusal := self._tasks.refused(call.task)) is not None:
+            return self.answer_none(refusal[1], now)
+        if fetch.problem:
+            return self.answer_none(fetch.problem, now)
+        task = self._tasks.opened(call.task)
+        if pending.answer is not None:
+            return self._give(pending, pending.answer, now) if task is not None else []
+        if fetch.whole_at is None and not pending.moments:
+            busy = fetch.loading or (active is not None and active.fetch.loading)
+            return [] if busy else fetch.begin()
+        if task is None:
+            return []
+        if problem := self._objection(pending, task):
+            return self.answer_none(problem, now)
+        pending.job = self._jobs.start(self._evaluated)
+        if pending.moments:
+            return [Evaluate(job=pending.job, model="", moments=True, state="")]
+        state = state_name(pending.key.run, call.task)
+        return [Evaluate(job=pending.job, model=call.model, moments=False, state=state)]
+
+    def _objection(self, pending: PendingEvaluation, task: Task) -> str:
+        """Return why a model is not evaluated; an empty string if it may be."""
+        spec, readings, mode = task.spec, self._device.readings, pending.call.mode
+        assert spec is not None
+        if not readings.available:
+            return readings.reason
+        if task.idle and not self._idle_opinions:
+            return "the task learns nothing"
+        if pending.moments:
+            if not spec.data.standardize:
+                return "the task does not standardize"
+            if self._limits == NO_LIMITS:
+                return ""
+            return "the owner's privacy limits forbid statistics of the samples"
+        if spec.opinions.mode not in MODES[mode]:
+            # An edge must not get out of a device what its task keeps to itself.
+            return f"the task has opinions.mode = {spec.opinions.mode}"
+        spent = self.spent.get(pending.key.run, 0.0)
+        return self._limits.objection(spec, mode, spent=spent, ever=self.ever)
+
+    def make_room(self) -> None:
+        """Let the model of an order that was taken come in first, and drop another task's call."""
+        pending, active = self.pending, self._orders.active
+        if pending is None or active is None:
+            return
+        if active.order.task != pending.call.task:
+            self._stop("outranked")
+        else:
+            pending.fetch.pause()
+
+    def _evaluated(self, result: Evaluated | Failed, now: float) -> list[Effect]:
         """Take the trainer's result of the call under way."""
         pending = self.pending
         assert pending is not None
         if isinstance(result, Failed):
             return self.answer_none(result.detail or result.reason, now)
-        mode, samples = pending.call.mode, result.samples
-        moments = mode is OpinionMode.MOMENTS
-        if moments and samples < ENOUGH and now < pending.patient_until:
+        key, mode, samples = pending.key, pending.call.mode, result.samples
+        if pending.moments and samples < ENOUGH and now < pending.patient_until:
             pending.job, pending.look_at = None, now + LOOK_S
+            self._timers.at("look", pending.look_at, self.go_on)
             return []
         if not samples:
             return self.answer_none("no samples have arrived that were not trained on", now)
-        if moments and samples < ENOUGH:
+        if pending.moments and samples < ENOUGH:
             # Nothing hides them: the sums of one sample are that sample.
             few = f"{samples} samples have arrived: sums of fewer than {ENOUGH} tell too much"
             return self.answer_none(few, now)
-        key = pending.key
         opinion = Opinion(
             run=key.run,
             round=key.round,
@@ -196,11 +238,13 @@ class Evaluator:
         if mode is OpinionMode.REPORT:
             opinion = structs.replace(opinion, claim=self._sign(pending.call, opinion, ""))
         # A device that is counted at two edges would be counted twice.
-        pending.answer = OpinionAnswer(opinion, mode, edge=key.edge if moments else "")
+        pending.answer = OpinionAnswer(opinion, mode, edge=key.edge if pending.moments else "")
         if result.epsilon <= 0:
             return self._give(pending, pending.answer, now)
         # Noise must not be drawn twice: it is sent only when it cannot be forgotten.
         return [StoreOpinion(pending.answer, self.spent.get(key.run, 0.0) + result.epsilon)]
+
+    # ---------------------------------------------------------------- answers
 
     def stored(self, answer: OpinionAnswer, now: float) -> list[Effect]:
         """Send an answer that is durable."""
@@ -221,12 +265,11 @@ class Evaluator:
     def _give(self, pending: PendingEvaluation, answer: OpinionAnswer, now: float) -> list[Effect]:
         self._end(pending)
         self._remember(answer)
-        effects: list[Effect] = []
-        opinion = answer.opinion
+        opinion, effects = answer.opinion, list[Effect]()
         for edge, call in pending.askers.items():
             effects += self._reply(edge, call, answer, now)
         # Never the score: events may be read by others than the owner.
-        fields: dict[str, object] = {
+        fields = {
             "round": opinion.round,
             "mode": str(answer.mode),
             "samples": opinion.samples,
@@ -251,70 +294,11 @@ class Evaluator:
         opinion, moments = answer.opinion, answer.mode is OpinionMode.MOMENTS
         if moments and not opinion.samples:
             return  # an edge that asks again may get some
-        key = opinion.run, moments
-        known = self._answers.get(key)
+        known = self._answers.get((opinion.run, moments))
         if known is None or known.opinion.round <= opinion.round:
-            self._answers[key] = answer
+            self._answers[opinion.run, moments] = answer
 
-    # ------------------------------------------------------------- evaluation
-
-    def go_on(self, now: float) -> list[Effect]:
-        """Do the next step that nothing stands in the way of."""
-        pending = self.pending
-        if pending is None or pending.job is not None or now < pending.look_at:
-            return []
-        fetch, moments = pending.fetch, pending.call.mode is OpinionMode.MOMENTS
-        if (refused := self._tasks.refused(pending.call.task)) is not None:
-            return self.answer_none(refused.detail, now)
-        if fetch.problem:
-            return self.answer_none(fetch.problem, now)
-        task = self._tasks.opened(pending.call.task)
-        if pending.answer is not None:
-            return self._give(pending, pending.answer, now) if task is not None else []
-        if fetch.whole_at is None and not moments:
-            order = self._queue.fetch
-            busy = fetch.loading or (order is not None and order.loading)
-            return [] if busy else fetch.begin()
-        if task is None:
-            return []
-        if problem := self._objection(pending, task):
-            return self.answer_none(problem, now)
-        pending.job = self._jobs.start(self.evaluated)
-        model = "" if moments else pending.call.model
-        state = "" if moments else state_name(pending.key.run, pending.call.task)
-        return [Evaluate(job=pending.job, model=model, moments=moments, state=state)]
-
-    def _objection(self, pending: PendingEvaluation, task: Task) -> str:
-        """Return why a model is not evaluated; an empty string if it may be."""
-        spec, readings, mode = task.spec, self._device.readings, pending.call.mode
-        assert spec is not None
-        if not readings.available:
-            return readings.reason
-        if task.idle and not self._idle_opinions:
-            return "the task learns nothing"
-        if mode is OpinionMode.MOMENTS:
-            if not spec.data.standardize:
-                return "the task does not standardize"
-            if self._limits == NO_LIMITS:
-                return ""
-            return "the owner's privacy limits forbid statistics of the samples"
-        if spec.opinions.mode not in MODES[mode]:
-            # An edge must not get out of a device what its task keeps to itself.
-            return f"the task has opinions.mode = {spec.opinions.mode}"
-        spent = self.spent.get(pending.key.run, 0.0)
-        return self._limits.objection(spec, mode, spent=spent, ever=self.ever)
-
-    def make_room(self) -> None:
-        """Let the model of an order that was taken come in first, and drop another task's call."""
-        pending, active = self.pending, self._queue.active_order
-        if pending is None or active is None:
-            return
-        if active.order.task != pending.call.task:
-            self._stop("outranked")
-        else:
-            pending.fetch.pause()
-
-    # ------------------------------------------------------------------- time
+    # ------------------------------------------------------------------- ends
 
     def lost(self, edge: str) -> None:
         """Let go of what only this edge could get or give: the session with it is over."""
@@ -329,15 +313,7 @@ class Evaluator:
             # Another edge that asked repeats its call, and is followed then.
             self._stop("lost")
 
-    def timers(self) -> Iterator[Timer]:
-        """Give up a call that is over, or look again at what has arrived."""
-        pending = self.pending
-        if pending is not None:
-            yield pending.until, self._too_late
-            if pending.job is None and pending.look_at:
-                yield pending.look_at, self.go_on
-
-    def _too_late(self, now: float) -> list[Effect]:  # noqa: ARG002 - as all timers
+    def _too_late(self, now: float) -> list[Effect]:  # noqa: ARG002 - a timer
         self._stop("late")
         return []
 
@@ -349,8 +325,7 @@ class Evaluator:
 
     def _end(self, pending: PendingEvaluation) -> None:
         self.pending = None
-        self._jobs.drop(pending.job)
-
-
-def _is_of(call: OpinionCall, model: str, mode: OpinionMode) -> bool:
-    return (call.model, call.mode) == (model, mode)
+        pending.fetch.pause()
+        self._jobs.pop(pending.job or 0, None)
+        self._timers.stop("call")
+        self._timers.stop("look")

@@ -1,12 +1,13 @@
 """The device's part in secure aggregation, for the rounds that may still need it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from fedagent_node.effects import Effect, Send, Warn
+from fedagent_node.timers import Timers
 from fedagent_protocol.messages import (
     MaskAsk,
     MaskDelivery,
@@ -18,7 +19,7 @@ from fedagent_protocol.messages import (
 from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 
-from .effects import Key, Newest, Timer
+from .effects import Key, Newest
 from .session import Session, Sessions
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ LIES = frozenset(
 @dataclass(slots=True)
 class _Part:
     member: "Member"
-    said: MaskKeys | MaskShares | None  # repeated until the next stage shows that it came
-    again_at: float
     give_up_at: float
+    said: MaskKeys | MaskShares | None = None
+    """Repeated until the next stage shows that it came."""
 
 
 @dataclass(slots=True)
@@ -51,6 +52,7 @@ class Masking:
     _opening: OpenMember
     _sessions: Sessions
     _counters: Counter[str]
+    _timers: Timers
     _parts: Newest[Key, _Part] = field(default_factory=lambda: Newest(KEPT))
 
     def begin(
@@ -63,8 +65,8 @@ class Masking:
         if member is None:
             self._counters["masking_no_identity"] += 1
             return []
-        part = self._parts[key] = _Part(member, member.keys(), now + AGAIN_S, give_up_at)
-        return self._say(key, part.said)
+        part = self._parts[key] = _Part(member, give_up_at, member.keys())
+        return self._repeat(key, part, now)
 
     def receive(
         self, session: Session, message: MaskRoster | MaskDelivery | MaskAsk, now: float
@@ -81,7 +83,8 @@ class Masking:
                 case MaskRoster():
                     said = part.member.roster(message)
                     if not part.member.ready:
-                        part.said, part.again_at = said, now + AGAIN_S
+                        part.said = said
+                        return self._repeat(key, part, now)
                 case MaskDelivery():
                     part.member.delivery(message)
                     part.said = None
@@ -108,18 +111,15 @@ class Masking:
     def closed(self, key: Key) -> None:
         """Forget a round that is over without this device."""
         self._parts.pop(key, None)
+        self._timers.stop(("mask", key))
 
-    def timers(self) -> Iterator[Timer]:
-        """Repeat what was not answered, until the round must be over."""
-        for key, part in self._parts.items():
-            if part.said is not None:
-                yield part.again_at, partial(self._again, key, part)
-
-    def _again(self, key: Key, part: _Part, now: float) -> list[Effect]:
-        part.again_at = now + AGAIN_S
-        if now >= part.give_up_at:
-            part.said = None
-        return self._say(key, part.said)
+    def _repeat(self, key: Key, part: _Part, now: float) -> list[Effect]:
+        """Say what was not answered, and again until the round must be over."""
+        if part.said is not None and now < part.give_up_at:
+            again = partial(self._repeat, key, part)
+            self._timers.at(("mask", key), now + AGAIN_S, again)
+            return self._say(key, part.said)
+        return []
 
     def _say(self, key: Key, said: MaskKeys | MaskShares | MaskOpening | None) -> list[Effect]:
         heard = self._sessions.open(key.edge) is not None

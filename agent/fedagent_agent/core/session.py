@@ -1,7 +1,7 @@
 """Sessions with edges: heartbeat, hello, reports, and what probes measure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -17,6 +17,7 @@ from fedagent_node.effects import (
     Send,
     TakeRevocations,
 )
+from fedagent_node.timers import Timers
 from fedagent_protocol.messages import (
     LONGEST_PERIOD_S,
     SILENT_PERIODS,
@@ -33,7 +34,7 @@ from fedagent_protocol.messages import (
 )
 
 from .device import MIN_GAP_S, DeviceState, LinkQuality
-from .effects import EdgesFound, Greet, Relink, Timer
+from .effects import EdgesFound, Greet, Relink
 
 MAX_SESSIONS = 64
 CUT_PERIOD_S = 5.0
@@ -46,6 +47,8 @@ CRL_AGAIN_S = 10.0
 PROBE_BYTES = 16 * 1024
 PROBE_AGAIN_S = 60.0
 """After this a probe is lost."""
+BUSY_AGAIN_S = 1.0
+"""A probe that would disturb an order waits this long."""
 RTT_AGAIN_S = 900.0
 MIN_REPORT_S = 1.0
 NEVER = -1e9
@@ -80,8 +83,6 @@ class Session:
     task: str = ""  # which it named last
     reported: ContextReport | None = None
     reported_at: float = NEVER
-    look_at: float | None = None
-    """When to see whether what was measured is worth a report."""
     crl_asked_at: float = NEVER
     hello_at: float = NEVER
     hello_again_s: float = HELLO_AGAIN_S / 2
@@ -89,74 +90,38 @@ class Session:
     probed_at: float = NEVER
     rtt_at: float = NEVER
 
-    @property
-    def silent_at(self) -> float:
-        """When silence ends the session."""
-        return self.heard_at + SILENT_PERIODS * self.period_s
-
     def reconnect(self) -> None:
         """Begin anew, with a hello."""
         self.state, self.probe = SessionState.HELLO, None
         self.hello_again_s = HELLO_AGAIN_S / 2
-
-    def wake(self) -> None:
-        """Report as often as where something happens."""
-        self.beat_s = self.context_s
-
-    def report_wanted(self, device: DeviceState, now: float) -> bool:
-        """Whether it is time to report, or something changed enough."""
-        if self.state is not SessionState.OPEN:
-            return False
-        if self.reported is None or now >= self.reported_at + self.beat_s:
-            return True
-        if now < self.reported_at + MIN_GAP_S:
-            return False
-        self.look_at = None
-        return device.differs(self.measured, self.reported)
-
-    def look_again(self, now: float) -> None:
-        """See whether what was measured is worth a report, as soon as one may go."""
-        self.look_at = max(now, self.reported_at + MIN_GAP_S)
-
-    @property
-    def report_at(self) -> float:
-        """When the next report is due, or something measured is to be looked at."""
-        due = self.reported_at + self.beat_s if self.reported is not None else 0.0
-        return due if self.look_at is None else min(due, self.look_at)
-
-    @property
-    def probe_at(self) -> float:
-        """When to probe again: a probe that got lost, or the round trip."""
-        if self.probe is not None:
-            return self.probed_at + PROBE_AGAIN_S
-        return self.rtt_at + RTT_AGAIN_S
 
 
 Claims = Callable[[str, ContextReport], bytes]
 """Signs the terms in a report to an edge."""
 
 
+@dataclass(eq=False)
 class Sessions(dict[str, Session]):
-    """The session with every edge, by its id."""
+    """The session with every edge, by its id.
 
-    def __init__(
-        self,
-        greeting: Hello,
-        device: DeviceState,
-        boots: int,
-        counters: Counter[str],
-        claim: Claims,
-    ) -> None:
-        super().__init__()
-        self._claim = claim
-        self._greeting = greeting
-        self._device = device
-        self._counters = counters
-        self._seq = boots << STARTS_BITS
-        self._nonce = 0
-        self._found: dict[str, tuple[str, ...]] = {}
-        self._crl: int | None = None  # number of the list of the revoked; None outside of a site
-        self._revoked: set[str] = set()
+    `lost` is told of a session that silence ends; nothing is probed while the device is `working`.
+    """
+
+    _greeting: Hello
+    _device: DeviceState
+    _boots: int
+    _counters: Counter[str]
+    _claim: Claims
+    _timers: Timers
+    _lost: Callable[[str], None]
+    _working: Callable[[], bool]
+    _nonce: int = 0
+    _found: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _crl: int | None = None  # number of the list of the revoked; None outside of a site
+    _revoked: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._seq = self._boots << STARTS_BITS
 
     def open(self, edge: str) -> Session | None:
         """Return the session with an edge if it is open."""
@@ -190,14 +155,15 @@ class Sessions(dict[str, Session]):
         """Greet all edges behind a link; one that comes later beacons at once."""
         for session in self.on(event.link):
             session.reconnect()
-            session.hello_at, session.hello_again_s = now, HELLO_AGAIN_S
+            self._greeted(session, now)
         return [Greet(event.link, self._greeting)]
 
     def link_down(self, event: LinkDown, now: float) -> list[Effect]:
         """Leave it to silence to end the sessions, unless the link comes back."""
         for session in self.on(event.link):
-            session.state = SessionState.CUT
-            session.heard_at, session.period_s = now, CUT_PERIOD_S
+            session.state, session.heard_at = SessionState.CUT, now
+            self._timers.stop(("hello", session.edge))
+            self._promise(session, CUT_PERIOD_S)
         return []
 
     def edges_found(self, event: EdgesFound, now: float) -> list[Effect]:  # noqa: ARG002 - a handler
@@ -218,6 +184,7 @@ class Sessions(dict[str, Session]):
                 self._counters["too_many_edges"] += 1
                 return None, []
             session = self[edge] = Session(edge, link, now)
+            self._promise(session, session.period_s)
         elif session.link == link:
             session.heard_at = now
             return session, []
@@ -230,19 +197,37 @@ class Sessions(dict[str, Session]):
         return session, [] if welcomes else self.hello(session, now, at_once=True)
 
     def hello(self, session: Session, now: float, *, at_once: bool = False) -> list[Effect]:
-        """Send a hello, unless that was just done."""
+        """Send a hello, unless that was just done; again until there is a welcome."""
         if now - session.hello_at < HELLO_AGAIN_S and not at_once:
             return []
+        self._greeted(session, now)
+        return [Send(session.edge, self._greeting)]
+
+    def _greeted(self, session: Session, now: float) -> None:
         session.hello_at = now
         session.hello_again_s = min(2 * session.hello_again_s, LONGEST_PERIOD_S)
-        return [Send(session.edge, self._greeting)]
+        if session.state is SessionState.HELLO:
+            again = partial(self.hello, session, at_once=True)
+            self._timers.at(("hello", session.edge), now + session.hello_again_s, again)
+
+    def _promise(self, session: Session, period_s: float) -> None:
+        """Note how often an edge is to be heard of; silence ends the session."""
+        session.period_s = min(LONGEST_PERIOD_S, max(MIN_PERIOD_S, period_s))
+        silent_at = session.heard_at + SILENT_PERIODS * session.period_s
+        self._timers.at(("silent", session.edge), silent_at, partial(self._silent, session))
+
+    def _silent(self, session: Session, now: float) -> list[Effect]:
+        if now < session.heard_at + SILENT_PERIODS * session.period_s:
+            self._promise(session, session.period_s)
+            return []
+        return self.lose(session)
 
     def beacon(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
         """Note how often an edge promises a beacon, and whether it has restarted."""
         if beacon.edge != session.edge:
             self._counters["beacon_as_another"] += 1
             return []
-        session.period_s = _period_s(beacon)
+        self._promise(session, beacon.period_ms / 1000)
         effects: list[Effect] = []
         if restarted := bool(session.epoch) and beacon.epoch != session.epoch:
             # It has forgotten us, and on a shared broker the link stayed up. Without an epoch it
@@ -261,19 +246,20 @@ class Sessions(dict[str, Session]):
         """Open the session; None if it was open already."""
         session.round = welcome.round
         session.context_s = max(MIN_REPORT_S, welcome.context_ms / 1000)
-        session.period_s = _period_s(welcome)
+        self._promise(session, welcome.period_ms / 1000)
         if session.state is SessionState.OPEN:
             return None
         session.state, session.reported = SessionState.OPEN, None
-        session.wake()
+        session.beat_s = session.context_s
         session.measured.position = welcome.place
+        self._timers.stop(("hello", session.edge))
         if session.announced:
             return []
         session.announced = True
         fields = {"edge": session.edge, "name": welcome.name, "address": session.link}
         return [Emit("edge_joined", fields)]
 
-    def take_revocations(self, session: Session, message: Revocations) -> list[Effect]:
+    def take_revocations(self, session: Session, message: Revocations, now: float) -> list[Effect]:  # noqa: ARG002 - a handler
         """Take a list that was asked for; whether it is the authority's is seen outside."""
         asked = session.crl_asked_at > NEVER
         if not asked or self._crl is None or message.number <= self._crl:
@@ -282,18 +268,21 @@ class Sessions(dict[str, Session]):
         session.crl_asked_at = NEVER
         return [TakeRevocations(message.crl)]
 
-    def revoked(self, revoked: Revoked) -> list[Session]:
-        """Go by a list of the revoked; return the sessions that end by it."""
+    def revoked(self, revoked: Revoked) -> list[Effect]:
+        """Go by a list of the revoked: the sessions with those on it end."""
         self._crl = revoked.number
         self._revoked |= revoked.ids
-        return [session for session in self.values() if session.edge in revoked.ids]
+        gone = [session for session in self.values() if session.edge in revoked.ids]
+        return [effect for session in gone for effect in self.lose(session)]
 
     def lose(self, session: Session) -> list[Effect]:
-        """End a session by silence."""
-        del self[session.edge]
-        effects: list[Effect] = []
-        if session.announced:
-            effects.append(Emit("edge_lost", {"edge": session.edge}))
+        """End a session that silence or a revocation ends."""
+        edge = session.edge
+        self._lost(edge)
+        del self[edge]
+        for what in ("silent", "hello", "report", "probe"):
+            self._timers.stop((what, edge))
+        effects: list[Effect] = [Emit("edge_lost", {"edge": edge})] if session.announced else []
         if session.state is not SessionState.CUT and not self.on(session.link):
             effects.append(Relink(session.link))
         return effects
@@ -310,67 +299,92 @@ class Sessions(dict[str, Session]):
         self._seq += 1
         last = session.reported
         report = self._device.context_report(session.measured, run=session.run, seq=self._seq)
-        if last is not None and now >= session.reported_at + session.beat_s:
-            session.beat_s = min(2 * session.beat_s, LONGEST_PERIOD_S)
         if last is not None and report.available is not last.available:
-            session.wake()
-        report = structs.replace(
-            report,
-            claim=self._claim(session.edge, report),
-            period_ms=round(1000 * session.beat_s),
-        )
-        session.reported, session.reported_at, session.look_at = report, now, None
+            session.beat_s = session.context_s
+        elif last is not None and now >= session.reported_at + session.beat_s:
+            session.beat_s = min(2 * session.beat_s, LONGEST_PERIOD_S)
+        claim, beat_ms = self._claim(session.edge, report), round(1000 * session.beat_s)
+        report = structs.replace(report, claim=claim, period_ms=beat_ms)
+        session.reported, session.reported_at = report, now
+        self._look_at(session, now + session.beat_s)
         return report
+
+    def wake(self, session: Session) -> None:
+        """Report as often as where something happens."""
+        if session.beat_s > session.context_s:
+            session.beat_s = session.context_s
+            self._look_at(session, session.reported_at + session.beat_s)
 
     def news(self, session: Session, now: float) -> ContextReport | None:
         """Return a report to go with an update; None where the last still holds."""
-        last, due = session.reported, session.reported_at + session.beat_s
-        if last is None or last.run != session.run or now >= due:
-            return self.report(session, now)
-        moved = self._device.differs(session.measured, last)
-        return self.report(session, now) if moved else None
+        last = session.reported
+        holds = (
+            last is not None
+            and last.run == session.run
+            and now < session.reported_at + session.beat_s
+            and not self._device.differs(session.measured, last)
+        )
+        return None if holds else self.report(session, now)
 
     def measured(self, now: float, *, forced: bool = False) -> list[Effect]:
         """Report what was measured of the device where that is worth it, or at once if forced."""
-        effects: list[Effect] = []
-        for session in self.values():
-            session.look_again(now)
-            effects += self._report_wanted(session, now, forced=forced)
-        return effects
+        looked = [self.look(session, now, forced=forced) for session in self.values()]
+        return [effect for effects in looked for effect in effects]
 
-    def _report_wanted(self, session: Session, now: float, *, forced: bool = False) -> list[Effect]:
-        forced = forced and session.state is SessionState.OPEN
-        wanted = session.report_wanted(self._device, now) or forced
-        return [Send(session.edge, self.report(session, now))] if wanted else []
+    def look(self, session: Session, now: float, *, forced: bool = False) -> list[Effect]:
+        """Report if it is time, or what was measured is worth it and the last is not just now."""
+        if session.state is not SessionState.OPEN:
+            return []
+        last, at = session.reported, session.reported_at
+        if last is not None and now < at + session.beat_s and not forced:
+            if now < at + MIN_GAP_S:
+                self._look_at(session, at + MIN_GAP_S)
+                return []
+            if not self._device.differs(session.measured, last):
+                self._look_at(session, at + session.beat_s)
+                return []
+        return [Send(session.edge, self.report(session, now))]
+
+    def _look_at(self, session: Session, when: float) -> None:
+        self._timers.at(("report", session.edge), when, partial(self.look, session))
 
     # ------------------------------------------------------------------ probing
 
     def probe(self, session: Session, now: float) -> list[Effect]:
         """Measure what no transfer has measured, one thing at a time."""
-        if session.probe is not None and now >= session.probe_at:
+        if session.probe is not None and now >= session.probed_at + PROBE_AGAIN_S:
             session.probe = None  # lost
         if session.state is not SessionState.OPEN or session.probe is not None:
             return []
-        up = down = 0
-        if now >= session.rtt_at + RTT_AGAIN_S:
-            session.rtt_at = now
-        elif session.measured.download_bps is None:
-            down = PROBE_BYTES
-        elif session.measured.upload_bps is None:
-            up = PROBE_BYTES
-        else:
+        again, measured, up, down = now + PROBE_AGAIN_S, session.measured, 0, 0
+        rest = now < session.rtt_at + RTT_AGAIN_S
+        if rest and measured.download_bps is not None and measured.upload_bps is not None:
+            self._probe_at(session, session.rtt_at + RTT_AGAIN_S)
             return []
+        if self._working():
+            self._probe_at(session, now + BUSY_AGAIN_S)
+            return []
+        if not rest:
+            session.rtt_at = now
+        elif measured.download_bps is None:
+            down = PROBE_BYTES
+        else:
+            up = PROBE_BYTES
         self._nonce += 1
         probe = Probe(run=session.run, nonce=self._nonce, reply_bytes=down, data=bytes(up))
         session.probe, session.probed_at = probe, now
+        self._probe_at(session, again)
         return [Send(session.edge, probe)]
 
-    def probe_reply(self, session: Session, reply: ProbeReply, now: float) -> bool:
-        """Note what the probe under way measured; False for a reply to any other."""
+    def _probe_at(self, session: Session, when: float) -> None:
+        self._timers.at(("probe", session.edge), when, partial(self.probe, session))
+
+    def probe_reply(self, session: Session, reply: ProbeReply, now: float) -> list[Effect]:
+        """Note what the probe under way measured, and go on; a reply to any other is counted."""
         probe = session.probe
         if probe is None or (reply.nonce, len(reply.data)) != (probe.nonce, probe.reply_bytes):
             self._counters["probe_reply_unknown"] += 1
-            return False
+            return []
         session.probe = None
         measured, seconds = session.measured, now - session.probed_at
         bare = max(seconds - (measured.rtt_s or 0.0), seconds / 10)
@@ -380,19 +394,4 @@ class Sessions(dict[str, Session]):
             measured.note_upload(len(probe.data), bare)
         else:
             measured.note_rtt(seconds)
-        session.look_again(now)
-        return True
-
-    def timers(self, *, probing: bool) -> Iterator[Timer]:
-        """Report, and probe unless that would disturb an order."""
-        for session in self.values():
-            if session.state is SessionState.HELLO:
-                yield session.hello_at + session.hello_again_s, partial(self.hello, session)
-            if session.state is SessionState.OPEN:
-                yield session.report_at, partial(self._report_wanted, session)
-                if probing:
-                    yield session.probe_at, partial(self.probe, session)
-
-
-def _period_s(message: EdgeBeacon | Welcome) -> float:
-    return min(LONGEST_PERIOD_S, max(MIN_PERIOD_S, message.period_ms / 1000))
+        return self.look(session, now) + self.probe(session, now)

@@ -1,13 +1,14 @@
-"""The task that the trainer is open for: one at a time, which orders and evaluations share.
+"""Tasks: fetched from edges, and opened with the stream, before the first order if need be.
 
-A task comes from an edge, with the coordinator's word on it where that is asked for. Until the word
+An agent knows one task at a time. Where the coordinator signs tasks (`Vouching`), one that an edge
+hands out needs its word: the edge is asked for the body, and the word comes with it. Until the word
 is here, and is good, nothing of it is opened, and an edge has to repeat an order or a call.
 """
 
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -15,15 +16,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fedagent_agent.trainer.frames import Failed, Open, Opened, Reply
+from fedagent_agent.trainer.frames import Failed, Open, Opened
 from fedagent_node.effects import Effect, Send
+from fedagent_node.timers import Timers
 from fedagent_protocol.messages import (
     CHUNK_BYTES,
     DeclineReason,
     EdgeBeacon,
     TaskBody,
     TaskNeed,
-    Weighting,
     Welcome,
 )
 from fedagent_task.errors import TaskFormatError
@@ -31,9 +32,9 @@ from fedagent_task.recipe.spec import SecureAggregationSpec, TaskSpec
 from fedagent_task.recipe.text import parse_task
 
 from .device import DeviceState
-from .download import Download, fits
-from .effects import Key, Newest, Timer
-from .session import Session, Sessions, SessionState
+from .download import Download
+from .effects import Key, Newest
+from .session import Session, Sessions
 from .vouching import HINTS, REMEMBERED, Vouching
 
 AGAIN_S = 1.0
@@ -54,9 +55,6 @@ NO_TRAINING = "none"
 """Learner of a task that opens no stream and starts no trainer."""
 
 
-Taker = Callable[[Any, float], list[Effect]]
-
-
 def why(failed: Failed) -> tuple[DeclineReason, str]:
     """Return what a failure of the trainer is to an edge, and its words."""
     reason, word = _REASONS.get(failed.reason, DeclineReason.ERROR), failed.reason
@@ -64,30 +62,21 @@ def why(failed: Failed) -> tuple[DeclineReason, str]:
     return reason, said or word
 
 
-class Jobs:
+class Jobs(dict[int, Callable[[Any, float], list[Effect]]]):
     """The trainer's jobs under way, by number: who takes the one answer of each."""
 
-    def __init__(self) -> None:
-        self._last = 0
-        self._takers: dict[int, Taker] = {}
+    _last = 0
 
-    def start(self, taker: Taker) -> int:
+    def start(self, taker: Callable[[Any, float], list[Effect]]) -> int:
         """Return the number of a new job."""
         self._last += 1
-        self._takers[self._last] = taker
+        self[self._last] = taker
         return self._last
 
-    def drop(self, job: int | None) -> None:
-        """Want the answer no more."""
-        self._takers.pop(job or 0, None)
 
-    def answer(self, reply: Reply, now: float) -> list[Effect] | None:
-        """Hand an answer on; None: nobody wants it."""
-        taker = self._takers.pop(reply.job, None)
-        return taker(reply, now) if taker is not None else None
+class TaskState(Enum):
+    """How far a task is."""
 
-
-class _State(Enum):
     WANTED = "wanted"  # an edge was asked for its body
     FETCHING = "fetching"  # what its devices get once is on its way
     OPENING = "opening"  # the stream is being opened for it
@@ -97,24 +86,29 @@ class _State(Enum):
 
 @dataclass(slots=True)
 class Task:
-    """The task that was wanted last; of one that is refused, `detail` says why."""
+    """The task that was wanted last; of one that is refused, `refusal` says why."""
 
     digest: str
-    state: _State = _State.WANTED
-    spec: TaskSpec | None = None
+    state: TaskState = TaskState.WANTED
+    spec: TaskSpec | None = None  # what it says, once its body is here
+    key: Key | None = None  # of whom it is here
     body: bytes = b""
     recipe: str = ""
-    detail: str = ""
-    reason: DeclineReason = DeclineReason.SCHEMA
-    refused_at: float = 0.0
-    once: Download | None = None
     chunk_bytes: int = CHUNK_BYTES
-    key: Key | None = None
+    refusal: tuple[DeclineReason, str] = (DeclineReason.ERROR, "")
+    refused_at: float = 0.0
+    fetch: Download | None = None  # of what is fetched once for it
 
     @property
     def idle(self) -> bool:
         """Whether nothing is learnt, so that there is no stream and no trainer."""
         return self.spec is not None and self.spec.learner.name == NO_TRAINING
+
+    @property
+    def masks(self) -> SecureAggregationSpec | None:
+        """How it wants updates masked; None: it does not, or is not here."""
+        masks = self.spec.secure_aggregation if self.spec is not None else None
+        return masks if masks is not None and masks.wanted else None
 
 
 @dataclass(slots=True)
@@ -128,15 +122,39 @@ class _Ask:
 
 @dataclass(slots=True)
 class Tasks:
-    """Gets a task and has the stream opened for it, by `_stream` with its body and a number."""
+    """Gets a task and has the stream opened for it, by `_stream` with its body and a number.
+
+    The start of a trainer takes seconds on a small or busy device, more than a round may have. So
+    the task that an edge names is opened before its first order; meanwhile the agent reports that
+    it is not available (docs/protocol.md, Sessions).
+    """
 
     _device: DeviceState
     _stream: Open
     _jobs: Jobs
     _counters: Counter[str]
     _vouching: Vouching
-    _task: Task | None = None
+    _sessions: Sessions
+    _timers: Timers
+    task: Task | None = None
     _asks: Newest[tuple[str, str, str], _Ask] = field(default_factory=lambda: Newest(REMEMBERED))
+    _prepares: tuple[str, Key] | None = None
+    """The task that is opened beforehand, and for whom."""
+
+    def of(self, digest: str) -> Task | None:
+        """Return a task, if it is the one that was wanted last."""
+        task = self.task
+        return task if task is not None and task.digest == digest else None
+
+    def opened(self, digest: str) -> Task | None:
+        """Return a task if the stream is open for it."""
+        task = self.of(digest)
+        return task if task is not None and task.state is TaskState.OPEN else None
+
+    def refused(self, digest: str) -> tuple[DeclineReason, str] | None:
+        """Return why the device cannot do a task, if it cannot."""
+        task = self.of(digest)
+        return task.refusal if task is not None and task.state is TaskState.REFUSED else None
 
     # ----------------------------------------------------------------- asking
 
@@ -148,15 +166,15 @@ class Tasks:
         if not self._vouching.stands(key, digest, now):
             return self._ask(digest, key, now)
         task = self._take_place(digest)
-        if task.state is _State.WANTED:
+        if task.state is TaskState.WANTED:
             return self._ask(digest, key, now)
         # A trainer that died is started again at once; a stream must be fixed first.
-        patience = 0.0 if task.reason is DeclineReason.ERROR else OPEN_AGAIN_S
-        if task.state is _State.REFUSED and now >= task.refused_at + patience:
+        patience = 0.0 if task.refusal[0] is DeclineReason.ERROR else OPEN_AGAIN_S
+        if task.state is TaskState.REFUSED and now >= task.refused_at + patience:
             return self._open(task, now)
         return []
 
-    def refusal(self, key: Key, task: str, now: float) -> str:
+    def distrust(self, key: Key, task: str, now: float) -> str:
         """Return why an edge's word on a task was refused, as long as it is not asked again."""
         ask = self._asks.get((key.edge, key.run, task))
         return ask.refusal if ask is not None and now < ask.refused_at + REFUSED_S else ""
@@ -164,16 +182,17 @@ class Tasks:
     def _ask(self, digest: str, key: Key, now: float) -> list[Effect]:
         named = key.edge, key.run, digest
         ask = self._asks[named] = self._asks.get(named, _Ask())
-        if now < ask.at + AGAIN_S or self.refusal(key, digest, now):
+        if now < ask.at + AGAIN_S or self.distrust(key, digest, now):
             return []
         ask.at, ask.refusal = now, ""
         return [Send(key.edge, TaskNeed(run=key.run, round=key.round, digest=digest))]
 
     def _take_place(self, digest: str) -> Task:
-        if self._task is None or self._task.digest != digest:
-            self._task = Task(digest)
+        if self.task is None or self.task.digest != digest:
+            self._drop_fetch()
+            self.task = Task(digest)
             self._device.cold = True
-        return self._task
+        return self.task
 
     def receive(self, edge: str, message: TaskBody, now: float, *, busy: bool) -> list[Effect]:
         """Take the task that was asked for.
@@ -181,7 +200,7 @@ class Tasks:
         One that is not what it is called is asked for again. While the device is `busy`, a task
         that is vouched for only now takes the place of none.
         """
-        key, digest, effects = Key(edge, message.run, 0), message.digest, list[Effect]()
+        key, digest = Key(edge, message.run, 0), message.digest
         named = (edge, message.run, digest)
         ask = self._asks.get(named)
         if ask is None or ask.refusal:
@@ -191,151 +210,74 @@ class Tasks:
             if why := self._vouching.judge(key, digest, message.claim, now):
                 ask.refusal, ask.refused_at = f"{why}: {HINTS.get(why, why)}", now
                 text = f"task {digest[:12]} of run {key.run[:8]} refused: {ask.refusal}"
-                effects = self._vouching.warn(edge, text)
-            elif not busy:
+                return self._vouching.warn(edge, text)
+            if not busy:
                 self._take_place(digest)
-        if (task := self._in(_State.WANTED, digest)) is not None and not ask.refusal:
-            if hashlib.sha256(message.body).hexdigest() != digest:
-                self._counters["digest_mismatch"] += 1
-                ask.at = now
-                return effects
-            task.body, task.recipe, task.key = message.body, message.recipe, key
-            task.chunk_bytes = message.chunk_bytes
-            effects += self._open(task, now)
-        if not ask.refusal:
+        task = self.of(digest)
+        if task is None or task.state is not TaskState.WANTED:
             del self._asks[named]
-        return effects
-
-    # ------------------------------------------------------------ what is known
-
-    @property
-    def digest(self) -> str:
-        """Digest of the task that was wanted last; empty before the first."""
-        return self._task.digest if self._task is not None else ""
-
-    def is_settled(self, digest: str, key: Key) -> bool:
-        """Whether a task of an edge is open, or refused, or not wanted any more."""
-        ask = self._asks.get((key.edge, key.run, digest))
-        if ask is not None and not ask.refusal:
-            return False
-        task = self._of(digest)
-        return task is None or task.state in (_State.OPEN, _State.REFUSED)
-
-    def opened(self, digest: str) -> Task | None:
-        """Return the task if the stream is open for it."""
-        return self._in(_State.OPEN, digest)
-
-    def refused(self, digest: str) -> Task | None:
-        """Return the task if the device cannot do it."""
-        return self._in(_State.REFUSED, digest)
-
-    def spec(self, digest: str) -> TaskSpec | None:
-        """Return what a task says, once its body is here."""
-        task = self._of(digest)
-        return task.spec if task is not None else None
-
-    def masked(self, digest: str) -> SecureAggregationSpec | None:
-        """Return how a task wants updates masked, once its body is here; None: it does not."""
-        spec = self.spec(digest)
-        masks = spec.secure_aggregation if spec is not None else None
-        return masks if masks is not None and masks.wanted else None
-
-    def weight(self, digest: str, samples: int) -> int:
-        """Return what a masked update of so many samples weighs."""
-        spec = self.spec(digest)
-        assert spec is not None
-        if spec.weighting is Weighting.UNIFORM:
-            return 1
-        return max(1, min(samples, spec.limits.max_samples))
-
-    def _of(self, digest: str) -> Task | None:
-        task = self._task
-        return task if task is not None and task.digest == digest else None
-
-    def _in(self, state: _State, digest: str) -> Task | None:
-        task = self._of(digest)
-        return task if task is not None and task.state is state else None
+            return []
+        if hashlib.sha256(message.body).hexdigest() != digest:
+            self._counters["digest_mismatch"] += 1
+            ask.at = now
+            return []
+        del self._asks[named]
+        task.key, task.body, task.recipe = key, message.body, message.recipe
+        task.chunk_bytes = message.chunk_bytes
+        return self._open(task, now)
 
     # ---------------------------------------------------------------- opening
 
-    def _replied(self, task: Task, reply: Opened | Failed, now: float) -> list[Effect]:
-        if isinstance(reply, Failed):
-            reason, detail = why(reply)
-            self._refuse(task, detail, reason, now)
-        else:
-            task.state = _State.OPEN
-        return []
-
     def _open(self, task: Task, now: float) -> list[Effect]:
+        """Read the body; get what its devices get once, if there is such, and open the stream."""
+        assert task.key is not None
         try:
             task.spec = parse_task(task.body)
         except TaskFormatError as error:
-            self._refuse(task, str(error), DeclineReason.SCHEMA, now)
-            return []
-        if task.idle:
-            task.state = _State.OPEN
-            return []
-        model, chunk_bytes = task.spec.model, task.chunk_bytes
-        if not model.once:
+            return self._refuse(task, DeclineReason.SCHEMA, str(error), now)
+        model = task.spec.model
+        if task.idle or not model.once:
             return self._open_stream(task)
-        if not fits(model.once_bytes, chunk_bytes):
+        chunk_bytes, more = task.chunk_bytes, (self._counters, self._timers)
+        fetch = Download(task.key, model.once, model.once_bytes, chunk_bytes, *more, once=True)
+        if not fetch.fits:
             detail = f"model.once: {model.once_bytes} bytes in chunks of {chunk_bytes}"
-            self._refuse(task, detail, DeclineReason.SCHEMA, now)
-            return []
-        assert task.key is not None
-        task.state = _State.FETCHING
-        task.once = Download(
-            task.key, model.once, model.once_bytes, chunk_bytes, self._counters, once=True
-        )
-        return task.once.begin()
+            return self._refuse(task, DeclineReason.SCHEMA, detail, now)
+        task.state, task.fetch = TaskState.FETCHING, fetch
+        return fetch.begin()
 
     def _open_stream(self, task: Task) -> list[Effect]:
-        task.state = _State.OPENING
-        once = task.once.digest if task.once is not None else ""
+        assert task.spec is not None
+        if task.idle:
+            task.state = TaskState.OPEN
+            return []
+        task.state = TaskState.OPENING
         job = self._jobs.start(partial(self._replied, task))
-        return [replace(self._stream, job=job, task=task.body, once=once)]
+        return [replace(self._stream, job=job, task=task.body, once=task.spec.model.once)]
 
-    @property
-    def once(self) -> Download | None:
-        """What is fetched once for the task, while it is."""
-        task = self._task
-        return task.once if task is not None and task.state is _State.FETCHING else None
+    def _replied(self, task: Task, reply: Opened | Failed, now: float) -> list[Effect]:
+        if isinstance(reply, Failed):
+            return self._refuse(task, *why(reply), now)
+        task.state = TaskState.OPEN
+        return []
 
-    def go_on(self, now: float) -> list[Effect]:
-        """Open the stream once all is here that the task needs."""
-        task, once = self._task, self.once
-        if task is None or once is None:
-            return []
-        if once.problem:
-            self._refuse(task, f"model.once: {once.problem}", DeclineReason.LOAD, now)
-            return []
-        return [] if once.whole_at is None else self._open_stream(task)
+    def _refuse(self, task: Task, reason: DeclineReason, detail: str, now: float) -> list[Effect]:
+        task.state, task.refusal, task.refused_at = TaskState.REFUSED, (reason, detail), now
+        return []
 
     def lost(self, edge: str) -> None:
         """Get the task again, of whichever edge names it: this one is gone."""
-        task, once = self._task, self.once
-        if task is not None and once is not None and once.key.edge == edge:
-            task.state = _State.WANTED
+        task = self.task
+        if task is not None and task.fetch is not None and task.fetch.key.edge == edge:
+            self._drop_fetch()
+            task.state = TaskState.WANTED
 
-    def _refuse(self, task: Task, detail: str, reason: DeclineReason, now: float) -> None:
-        task.state, task.refused_at = _State.REFUSED, now
-        task.detail, task.reason = detail, reason
+    def _drop_fetch(self) -> None:
+        if self.task is not None and self.task.fetch is not None:
+            self.task.fetch.pause()
+            self.task.fetch = None
 
-
-@dataclass(slots=True)
-class Preparation:
-    """Gets ready before the first order: the task that an edge names is opened beforehand.
-
-    The start of a trainer takes seconds on a small or busy device, more than a round may have.
-    Meanwhile the agent reports that it is not available (docs/protocol.md, Sessions).
-    """
-
-    device: DeviceState
-    tasks: Tasks
-    sessions: Sessions
-    until: float = math.inf
-    _digest: str = ""
-    _key: Key | None = None
+    # -------------------------------------------------------------- preparing
 
     def named(
         self, session: Session, message: Welcome | EdgeBeacon, now: float, *, busy: bool
@@ -344,37 +286,52 @@ class Preparation:
 
         The task that is open stays so while it is `busy`: ordered or evaluated.
         """
-        task, key = message.task, Key(session.edge, message.run, 0)
-        if not task or session.state is not SessionState.OPEN:
+        digest, key = message.task, Key(session.edge, message.run, 0)
+        if not digest or self._sessions.open(session.edge) is None:
             return []
-        if task == session.task:
-            settled = self.tasks.is_settled(task, key)
-            return [] if settled else self.tasks.want(task, key, now)
-        session.task = task
-        held, effects = self.tasks.digest, list[Effect]()
-        named = any(other.task == held for other in self.sessions.values())
-        if held in ("", task) or not (busy or named):
-            effects = self.tasks.want(task, key, now)
-        if self.tasks.is_settled(task, key):
-            return [*effects, Send(session.edge, self.sessions.report(session, now))]
-        self._digest, self._key = task, key
-        self.until = now + PREPARE_S
-        self.device.preparing = True
-        return effects + self.sessions.measured(now, forced=True)
+        if digest == session.task:
+            return [] if self._is_settled(digest, key) else self.want(digest, key, now)
+        session.task, effects = digest, list[Effect]()
+        held = self.task.digest if self.task is not None else ""
+        wanted = any(other.task == held for other in self._sessions.values())
+        if held in ("", digest) or not (busy or wanted):
+            effects = self.want(digest, key, now)
+        if self._is_settled(digest, key):
+            return [*effects, Send(session.edge, self._sessions.report(session, now))]
+        self._prepares, self._device.preparing = (digest, key), True
+        self._timers.at("prepare", now + PREPARE_S, self._prepared)
+        return effects + self._sessions.measured(now, forced=True)
 
-    def tick(self, now: float) -> list[Effect]:
-        """Report that the device is available, once it is."""
-        if not self.device.preparing or self._key is None:
+    def go_on(self, now: float) -> list[Effect]:
+        """Open the stream once all is here that the task needs; report that it is open."""
+        effects, task = list[Effect](), self.task
+        if task is not None and (fetch := task.fetch) is not None:
+            if fetch.problem:
+                task.fetch = None
+                self._refuse(task, DeclineReason.LOAD, f"model.once: {fetch.problem}", now)
+            elif fetch.whole_at is not None:
+                task.fetch = None
+                effects = self._open_stream(task)
+        if self._prepares is not None and self._is_settled(*self._prepares):
+            effects += self._ready(now)
+        return effects
+
+    def _prepared(self, now: float) -> list[Effect]:
+        """Report that the device is available, ready or not, unless something still comes."""
+        task = self.of(self._prepares[0]) if self._prepares is not None else None
+        if task is not None and task.fetch is not None and now < task.fetch.moved_at + PREPARE_S:
+            self._timers.at("prepare", task.fetch.moved_at + PREPARE_S, self._prepared)
             return []
-        if not self.tasks.is_settled(self._digest, self._key):
-            if self.tasks.digest == self._digest and (once := self.tasks.once) is not None:
-                # It may take longer, and is no reason to be ordered as long as it moves.
-                self.until = max(self.until, once.moved_at + PREPARE_S)
-            if now < self.until:
-                return []
-        self.device.preparing, self.until = False, math.inf
-        return self.sessions.measured(now, forced=True)
+        return self._ready(now)
 
-    def timers(self) -> Iterator[Timer]:
-        """Report that the device is available, ready or not."""
-        yield self.until, self.tick
+    def _ready(self, now: float) -> list[Effect]:
+        self._prepares, self._device.preparing = None, False
+        self._timers.stop("prepare")
+        return self._sessions.measured(now, forced=True)
+
+    def _is_settled(self, digest: str, key: Key) -> bool:
+        """Whether a task of an edge is open, or refused, or not wanted any more."""
+        ask, task = self._asks.get((key.edge, key.run, digest)), self.of(digest)
+        if ask is not None and not ask.refusal:
+            return False
+        return task is None or task.state in (TaskState.OPEN, TaskState.REFUSED)

@@ -1,24 +1,18 @@
 """Updates on their way out, from the books until the receipt."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from msgspec import structs
 
 from fedagent_node.effects import Effect, Emit, Send
-from fedagent_protocol.messages import (
-    Chunk,
-    ContextReport,
-    Need,
-    Receipt,
-    ReceiptStatus,
-    TrainOrder,
-)
-from fedagent_protocol.transfer import PIECE_BYTES, Layout, Pace, Sender
+from fedagent_node.timers import Timers
+from fedagent_protocol.messages import Chunk, Need, Receipt, ReceiptStatus, TrainOrder
+from fedagent_protocol.transfer import PIECE_BYTES, Layout, Sender
 
-from .effects import CarryUpdate, DropUpdate, Key, PendingUpdate, Timer, UpdateStored
+from .effects import CarryUpdate, DropUpdate, Key, PendingUpdate, UpdateStored
 from .session import Session, Sessions
 
 REPEAT_S = 5.0
@@ -36,78 +30,16 @@ class Upload:
     update: PendingUpdate
     offers: int = 0
     paused: bool = False  # its round is over; the edge asks for the rest with a later order
-    repeat_at: float = 0.0
-    poll_at: float = 0.0
     offered_at: float = 0.0
-    _sender: Sender = field(init=False)
-    _asked: bool = False
-    _at_link: int = 0  # bytes that the link held at a moment, with those that it got since
-    _since: float = 0.0
-    _poll_s: float = FIRST_POLL_S
+    asked: bool = False
+    at_link: int = 0  # bytes that the link held at a moment, with those that it got since
+    since: float = 0.0
+    poll_s: float = FIRST_POLL_S
+    sender: Sender = field(init=False)
 
     def __post_init__(self) -> None:
         offer = self.update.offer
-        self._sender = Sender(Layout(offer.size, offer.chunk_bytes))
-
-    @property
-    def waiting(self) -> bool:
-        """Whether there is credit to use."""
-        return self._sender.pending > 0
-
-    def offer(
-        self, context: ContextReport | None, pace: Pace, now: float, *, busy: bool
-    ) -> list[Effect]:
-        """Offer the update, with its first bytes where those were granted and are not under way.
-
-        Over a `busy` link nothing is repeated: the last offer is most likely in it.
-        """
-        self.repeat_at = now + REPEAT_S
-        if busy:
-            return []
-        if not self.offers:
-            self.offered_at = now
-        self.offers += 1
-        granted = self.update.credit > 0 and not self._asked
-        first = self._sender.first(pace.piece_bytes) if granted else 0
-        self._at_link, self._since = first, now
-        offer = structs.replace(self.update.offer, context=context)
-        return [Send(self.update.key.edge, offer, stored=first)]
-
-    def need(self, need: Need, at_link: int, pace: Pace, now: float) -> list[Effect]:
-        """Take credit from the edge, and use it."""
-        self._asked = True
-        self.repeat_at = now + REPEAT_S
-        self._sender.authorise(need.ranges, link_idle=at_link == 0)
-        return self.pump(at_link, pace, now)
-
-    def pump(self, at_link: int, pace: Pace, now: float) -> list[Effect]:
-        """Hand authorised chunks to a link with so many bytes in it, few at a time."""
-        effects: list[Effect] = []
-        went = self._at_link - at_link
-        if went > 0 and (at_link == 0 or went >= pace.piece_bytes):
-            pace.note(went, now - self._since)
-            self._at_link, self._since = at_link, now
-        piece = pace.piece_bytes
-        key, digest = self.update.key, self.update.offer.digest
-        while at_link < AT_LINK * piece and (found := self._sender.next(piece)) is not None:
-            index, nbytes = found
-            chunk = Chunk(run=key.run, round=key.round, digest=digest, index=index, data=b"")
-            effects.append(Send(key.edge, chunk, stored=nbytes))
-            if at_link == 0:
-                self._at_link, self._since = 0, now
-            at_link += nbytes
-            self._at_link += nbytes
-        if effects:
-            self._poll_s = FIRST_POLL_S
-            self.repeat_at = now + REPEAT_S
-        else:
-            self._poll_s = min(self._poll_s * 2, LONGEST_POLL_S)
-        self.poll_at = now + self._poll_s
-        return effects
-
-    def reconnected(self) -> None:
-        """Forget what was under way: the edge may have lost it."""
-        self._sender = Sender(self._sender.layout)
+        self.sender = Sender(Layout(offer.size, offer.chunk_bytes))
 
 
 @dataclass(slots=True)
@@ -118,12 +50,21 @@ class Uploads:
     _sessions: Sessions
     _pending_bytes: Callable[[str], int]  # that a link holds
     _counters: Counter[str]
+    _timers: Timers
+
+    @property
+    def urgent(self) -> bool:
+        """Whether an update waits for an edge in sight: one that is paused does not."""
+        waiting = (key.edge for key, upload in self.by_key.items() if not upload.paused)
+        return any(self._sessions.in_sight(edge) for edge in waiting)
+
+    # ---------------------------------------------------------------- offering
 
     def stored(self, event: UpdateStored, now: float) -> list[Effect]:
         """Offer an update that is durable."""
         for old in event.expired:
             self._counters["outbox_full"] += 1
-            self.by_key.pop(old, None)
+            self._forget(old)
         key, offer = event.update.key, event.update.offer
         upload = self.by_key[key] = Upload(event.update)
         fields = {
@@ -134,28 +75,50 @@ class Uploads:
             "lc_ms": offer.stats.lc_ms,
             "made_in": offer.made_in,
         }
-        return [*self._offer(upload, now), Emit("update", fields)]
-
-    def offer_again(self, key: Key, now: float) -> list[Effect] | None:
-        """Offer an update that was ordered again; None if there is none."""
-        upload = self.by_key.get(key)
-        if upload is None:
-            return None
-        return self._offer(upload, now)
+        return [*self.offer(upload, now), Emit("update", fields)]
 
     def reconnected(self, edge: str, now: float) -> list[Effect]:
-        """Offer an edge all that it has no receipt for."""
+        """Offer an edge all that it has no receipt for; it may have lost what was under way."""
         effects: list[Effect] = []
         for upload in self.by_key.values():
             if upload.update.key.edge == edge and not upload.paused:
-                upload.reconnected()
-                effects += self._offer(upload, now)
+                upload.sender = Sender(upload.sender.layout)
+                effects += self.offer(upload, now)
         return effects
+
+    def offer(self, upload: Upload, now: float) -> list[Effect]:
+        """Offer an update, with its first bytes where those were granted and are not under way.
+
+        Over a busy link nothing is repeated: the last offer is most likely in it.
+        """
+        key = upload.update.key
+        session = self._sessions.open(key.edge)
+        if session is None:
+            return []
+        self._repeat(upload, now)
+        if upload.offers and self._pending_bytes(session.link) > 0:
+            return []
+        if not upload.offers:
+            upload.offered_at = now
+        upload.offers += 1
+        granted = upload.update.credit > 0 and not upload.asked
+        first = upload.sender.first(session.measured.up.piece_bytes) if granted else 0
+        upload.at_link, upload.since = first, now
+        offer = structs.replace(upload.update.offer, context=self._sessions.news(session, now))
+        return [Send(key.edge, offer, stored=first)]
+
+    def _repeat(self, upload: Upload, now: float) -> None:
+        """Offer it again, unless there is a sign of the edge before."""
+        if not upload.paused:
+            again = partial(self.offer, upload)
+            self._timers.at(("offer", upload.update.key), now + REPEAT_S, again)
+
+    # ----------------------------------------------------------------- sending
 
     def need(self, session: Session, need: Need, now: float) -> list[Effect]:
         """Send the chunks that an edge asks for."""
-        upload = self._of(session.edge, need)
-        if upload is None:
+        upload = self.by_key.get(Key(session.edge, need.run, need.round))
+        if upload is None or upload.update.offer.digest != need.digest:
             self._counters["need_unknown"] += 1
             return []
         offer = upload.update.offer
@@ -163,12 +126,47 @@ class Uploads:
         whole = not need.ranges and upload.offers == 1 and not offer.made_in
         if whole and offer.size > PIECE_BYTES:
             session.measured.note_upload(offer.size, now - upload.offered_at)
-        return upload.need(need, self._at_link(session.edge), session.measured.up, now)
+        upload.asked = True
+        idle = self._pending_bytes(session.link) == 0
+        upload.sender.authorise(need.ranges, link_idle=idle)
+        self._repeat(upload, now)
+        return self._pump(upload, now, session)
+
+    def _pump(self, upload: Upload, now: float, session: Session | None = None) -> list[Effect]:
+        """Hand authorised chunks to the link, few at a time, and measure what it carries."""
+        key, digest = upload.update.key, upload.update.offer.digest
+        session, effects = session or self._sessions.open(key.edge), list[Effect]()
+        if session is None:
+            return []
+        at_link, pace = self._pending_bytes(session.link), session.measured.up
+        went = upload.at_link - at_link
+        if went > 0 and (at_link == 0 or went >= pace.piece_bytes):
+            pace.note(went, now - upload.since)
+            upload.at_link, upload.since = at_link, now
+        piece = pace.piece_bytes
+        while at_link < AT_LINK * piece and (found := upload.sender.next(piece)) is not None:
+            index, nbytes = found
+            chunk = Chunk(run=key.run, round=key.round, digest=digest, index=index, data=b"")
+            effects.append(Send(key.edge, chunk, stored=nbytes))
+            if at_link == 0:
+                upload.at_link, upload.since = 0, now
+            at_link += nbytes
+            upload.at_link += nbytes
+        if effects:
+            self._repeat(upload, now)
+        if upload.sender.pending and not upload.paused:
+            upload.poll_s = FIRST_POLL_S if effects else min(upload.poll_s * 2, LONGEST_POLL_S)
+            self._timers.at(("pump", key), now + upload.poll_s, partial(self._pump, upload))
+        return effects
+
+    # -------------------------------------------------------------------- ends
 
     def receipt(self, session: Session, receipt: Receipt, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
         """Forget an update that the edge receipts."""
-        upload, void = self._of(session.edge, receipt), receipt.status is ReceiptStatus.VOID
-        if upload is None and not void:
+        key, void = Key(session.edge, receipt.run, receipt.round), ReceiptStatus.VOID
+        upload = self.by_key.get(key)
+        known = upload is not None and upload.update.offer.digest == receipt.digest
+        if not known and receipt.status is not void:
             self._counters["receipt_unknown"] += 1
             return []
         self._counters[f"receipt_{receipt.status}"] += 1
@@ -178,9 +176,7 @@ class Uploads:
             "status": str(receipt.status),
             "reason": receipt.reason,
         }
-        key = Key(session.edge, receipt.run, receipt.round)
-        ended: list[Effect] = [self._end(key)] if key in self.by_key else []
-        return [*ended, Emit("receipt", fields)]
+        return [*self.end([key]), Emit("receipt", fields)]
 
     def closed(self, key: Key, *, kept: bool) -> list[Effect]:
         """Forget an update whose round is over without a receipt, unless its edge may want it."""
@@ -188,10 +184,11 @@ class Uploads:
             return []
         if kept:
             self.by_key[key].paused = True
+            self._stop(key)
             return []
         self._counters["closed_unreceipted"] += 1
         fields = {"round": key.round, "edge": key.edge, "reason": "closed"}
-        return [self._end(key), Emit("abandoned", fields)]
+        return [*self.end([key]), Emit("abandoned", fields)]
 
     def carry(self, key: Key, order: TrainOrder) -> list[Effect]:
         """Answer an order with an update that the edge has a part of; nothing if it is not here."""
@@ -200,50 +197,21 @@ class Uploads:
             offer = upload.update.offer
             made_in = offer.made_in or offer.round
             if (old.edge, old.run, offer.base, made_in) == wanted:
-                del self.by_key[old]
+                self._forget(old)
                 offer = structs.replace(offer, round=key.round, made_in=made_in, claim=b"")
                 return [CarryUpdate(old, PendingUpdate(key, offer, 0))]
         return []
 
-    def end_others(self, key: Key) -> list[Effect]:
-        """Forget what the edge ordered before: a newer order ends it."""
-        old = [other for other in self.by_key if other.edge == key.edge and other != key]
-        return [self._end(other) for other in old]
+    def end(self, keys: list[Key]) -> list[Effect]:
+        """Forget these updates, as far as they are here."""
+        for key in (here := [key for key in keys if key in self.by_key]):
+            self._forget(key)
+        return [DropUpdate(key) for key in here]
 
-    def timers(self) -> Iterator[Timer]:
-        """Go on with transfers, and repeat offers."""
-        for key, upload in self.by_key.items():
-            session = self._sessions.open(key.edge)
-            if session is not None and not upload.paused:
-                if upload.waiting:
-                    at_link, up = self._at_link(key.edge), session.measured.up
-                    yield upload.poll_at, partial(upload.pump, at_link, up)
-                yield upload.repeat_at, partial(self._offer, upload)
+    def _forget(self, key: Key) -> None:
+        self.by_key.pop(key, None)
+        self._stop(key)
 
-    @property
-    def urgent(self) -> bool:
-        """Whether an update waits for an edge in sight: one that is paused does not."""
-        waiting = (key.edge for key, upload in self.by_key.items() if not upload.paused)
-        return any(self._sessions.in_sight(edge) for edge in waiting)
-
-    def _offer(self, upload: Upload, now: float) -> list[Effect]:
-        edge = upload.update.key.edge
-        session = self._sessions.open(edge)
-        if session is None:
-            return []
-        busy = upload.offers > 0 and self._at_link(edge) > 0
-        news = self._sessions.news(session, now)
-        return upload.offer(news, session.measured.up, now, busy=busy)
-
-    def _of(self, edge: str, message: Need | Receipt) -> Upload | None:
-        upload = self.by_key.get(Key(edge, message.run, message.round))
-        same = upload is not None and upload.update.offer.digest == message.digest
-        return upload if same else None
-
-    def _end(self, key: Key) -> DropUpdate:
-        del self.by_key[key]
-        return DropUpdate(key)
-
-    def _at_link(self, edge: str) -> int:
-        link = self._sessions.link_of(edge)
-        return self._pending_bytes(link) if link else 0
+    def _stop(self, key: Key) -> None:
+        for name in ("offer", "pump"):
+            self._timers.stop((name, key))

@@ -4,10 +4,9 @@ An edge hands the coordinator's word on with the task, and a signature with each
 links without certificates nothing is asked for.
 """
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from fedagent_node.effects import Effect, Warn
 from fedagent_protocol.messages import Digest, OpinionCall, RunId, TaskClaim, TrainOrder
@@ -36,13 +35,8 @@ HINTS = {
     "coordinator, and compare the clocks",
 }
 """Why a task is not taken, counted as ``task_refused_<word>``, and what it most likely means."""
-
-
-class Vouched(NamedTuple):
-    """Whose word it is, as a raw public key, and for how many seconds it is good."""
-
-    public: bytes
-    for_s: float
+Good = tuple[bytes, float]
+"""Whose word it is, as a raw public key, and how long it is good: for seconds, or until a time."""
 
 
 class Voucher(Protocol):
@@ -51,8 +45,8 @@ class Voucher(Protocol):
     def asked(self, link: str) -> bool:
         """Whether only members of the site can be on a link."""
 
-    def judge(self, run: RunId, task: Digest, claim: TaskClaim) -> Vouched | str:
-        """Return whether the coordinator of the site said that a task is that of a run."""
+    def judge(self, run: RunId, task: Digest, claim: TaskClaim) -> Good | str:
+        """Return whose word it is that a task is that of a run, or why it is none."""
 
     def made(self, public: bytes, made: Assigning | Calling, signature: bytes) -> bool:
         """Return whether the owner of a raw public key made an assignment, or a call."""
@@ -66,37 +60,36 @@ class Vouching:
     _voucher: Voucher | None
     _sessions: Sessions
     _counters: Counter[str]
-    _good: Newest[tuple[RunId, Digest], tuple[bytes, float]] = field(
-        default_factory=lambda: Newest(REMEMBERED)
-    )
-    """By whose key, and until when."""
+    _good: Newest[tuple[RunId, Digest], Good] = field(default_factory=lambda: Newest(REMEMBERED))
 
     def stands(self, key: Key, task: Digest, now: float) -> bool:
         """Whether a task may be computed for the edge and the run of an order or a call."""
-        return self._asked_at(key.edge) is None or now < self._good.get((key.run, task), _NONE)[1]
+        if self._asked(key) is None:
+            return True
+        good = self._good.get((key.run, task))
+        return good is not None and now < good[1]
 
     def is_made(self, key: Key, wanted: TrainOrder | OpinionCall) -> bool:
         """Whether the coordinator assigned an order, or made a call, of a task that stands."""
-        voucher = self._asked_at(key.edge)
-        if voucher is None:
+        if (voucher := self._asked(key)) is None:
             return True
         run, number, task = key.run, key.round, wanted.task
+        public, _ = self._good[run, task]
         if isinstance(wanted, TrainOrder):
             order = Assigning(run, number, key.edge, self._me, task)
-            return voucher.made(self._good[run, task][0], order, wanted.assigned)
+            return voucher.made(public, order, wanted.assigned)
         call = Calling(run, number, task, wanted.model, wanted.mode, wanted.slot)
-        return voucher.made(self._good[run, task][0], call, wanted.signed)
+        return voucher.made(public, call, wanted.signed)
 
     def judge(self, key: Key, task: Digest, claim: TaskClaim | None, now: float) -> str:
         """Take the word that came with a task; return why it is none."""
-        voucher = self._asked_at(key.edge)
-        if voucher is None:
+        if (voucher := self._asked(key)) is None:
             return ""
         found = "unsigned" if claim is None else voucher.judge(key.run, task, claim)
         if isinstance(found, str):
             self._counters[f"task_refused_{found}"] += 1
             return found
-        self._good[key.run, task] = found.public, now + found.for_s
+        self._good[key.run, task] = found[0], now + found[1]
         return ""
 
     def warn(self, edge: str, text: str) -> list[Effect]:
@@ -107,11 +100,8 @@ class Vouching:
         session.warned = True
         return [Warn(edge, text)]
 
-    def _asked_at(self, edge: str) -> Voucher | None:
+    def _asked(self, key: Key) -> Voucher | None:
         voucher = self._voucher
-        return (
-            voucher if voucher is not None and voucher.asked(self._sessions.link_of(edge)) else None
-        )
-
-
-_NONE = (b"", -math.inf)
+        if voucher is None or not voucher.asked(self._sessions.link_of(key.edge)):
+            return None
+        return voucher

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from fedagent_agent.core.effects import Newest
 from fedagent_node.effects import Effect, Emit, Send
+from fedagent_node.timers import Timers
 from fedagent_protocol.messages import (
     Neighbours,
     OpinionCall,
@@ -92,10 +93,12 @@ class PeerSelection:
     def __init__(
         self,
         counters: Counter[str],
+        timers: Timers,
         open_access: OpenPeers | None,
         sign: SignAnswer,
     ) -> None:
         self.counters = counters
+        self._timers = timers
         self._sign = sign
         self.available = True
         self.node: BpUcbNode | None = None
@@ -129,11 +132,13 @@ class PeerSelection:
             return effects
         match message:
             case OpinionCall():
-                return effects + self._call(message, edge, now)
+                effects += self._call(message, edge, now)
             case Neighbours():
-                return effects + self._neighbours(edge, message, now)
+                effects += self._neighbours(edge, message, now)
             case PeerDeliver():
-                return effects + self._deliver(edge, message, now)
+                effects += self._deliver(edge, message, now)
+        self._set_timer()
+        return effects
 
     def begin(
         self, call: OpinionCall, edge: str, opinion: float | None, now: float
@@ -158,7 +163,9 @@ class PeerSelection:
         if opinion is not None and not math.isfinite(opinion):
             opinion = None
         self._slot = _Slot(call, task, opinion, now, self._calls[call.run, call.round])
-        return effects + self._admit(now) + self._try(now)
+        effects += self._admit(now) + self._try(now)
+        self._set_timer()
+        return effects
 
     def ordered(self, order: TrainOrder) -> None:
         """Take an order: one of a later round shows that the announcement was heard."""
@@ -214,18 +221,18 @@ class PeerSelection:
 
     # ---------------------------------------------------------------------- time
 
-    def tick(self, now: float) -> list[Effect]:
+    def _elapse(self, now: float) -> list[Effect]:
         """Let time pass."""
-        return self._try(now) + self._go_on(now) + self._announce(now)
+        effects = self._try(now) + self._go_on(now) + self._announce(now)
+        self._set_timer()
+        return effects
 
-    @property
-    def due(self) -> float:
-        """When `tick` is wanted although nothing came; inf: never."""
-        due = self.node.due if self.node is not None else math.inf
-        slot = self._slot
-        if slot is None:
-            return due
-        return min(due, *slot.announce_at.values(), math.inf if slot.started else slot.names_at)
+    def _set_timer(self) -> None:
+        """Come back when something is to be done although nothing came."""
+        due, slot = self.node.due if self.node is not None else math.inf, self._slot
+        if slot is not None:
+            due = min(due, *slot.announce_at.values(), math.inf if slot.started else slot.names_at)
+        self._timers.at("peers", due, self._elapse)
 
     # ---------------------------------------------------------------- neighbours
 

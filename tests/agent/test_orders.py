@@ -158,7 +158,7 @@ def test_a_failed_training_is_an_answer(
 ) -> None:
     trainee.failed(start(trainee, 1), failure, "so it went")
     assert [(d.reason, d.detail) for d in trainee.said(m.Decline)] == [(reason, detail)]
-    assert trainee.core.queue.active_order is None
+    assert trainee.core.orders.active is None
 
 
 def test_a_task_that_is_not_what_it_is_called_is_asked_for_again(edge: HandEdge) -> None:
