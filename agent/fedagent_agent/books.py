@@ -71,6 +71,11 @@ _FORGET = (
     "(SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT 1 OFFSET ?)"
 )
 
+_DELETE = "DELETE FROM updates WHERE edge = ? AND run = ? AND round = ?"
+_CHARGE = (
+    "INSERT INTO releases VALUES (?,?) ON CONFLICT DO UPDATE SET count = max(count, excluded.count)"
+)
+
 _encoder = msgspec.msgpack.Encoder()
 _offers = msgspec.msgpack.Decoder(UpdateOffer)
 _opinions = msgspec.msgpack.Decoder(Opinion)
@@ -116,10 +121,24 @@ class Books:
         with self._refused():
             make_private(self._path)
             self._db = sqlite3.connect(self._path, isolation_level=None)
-            self._prepare()
+            # A commit writes whole pages, and what a round changes is short.
+            sizes = "page_size = 1024", "cache_size = -512"
+            for pragma in (*sizes, "journal_mode = WAL", "synchronous = NORMAL"):
+                self._db.execute(f"PRAGMA {pragma}")
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                script = f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;"
+                self._db.executescript(script)
+            elif version != _VERSION:
+                reason = f"another version of fedagent wrote it (format {version}, not {_VERSION})"
+                raise BooksError(self._path, reason)
             self.boots = int(self._number("boots")) + 1
             """How often these books were opened, this time included."""
             self._set("boots", self.boots)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._db.close()
 
     # ---------------------------------------------------------------- updates
 
@@ -142,20 +161,28 @@ class Books:
         """
         key, offer = update.key, update.offer
         self._checkpoint("agent.books.before-put")
-        row = (*_ids(key), update.credit, _encoder.encode(offer), body.name)
-        with self._commit(synced=releases > 0):
-            self._delete(*self._dropped, key)
-            self._db.execute("INSERT INTO updates VALUES (?,?,?,?,?,?)", row)
-            self._db.execute("INSERT OR REPLACE INTO answered VALUES (?,?,?)", _ids(key))
+        with self._commit(synced=releases > 0) as db:
+            db.executemany(_DELETE, [*self._dropped, key])
+            row = (*key, update.credit, _encoder.encode(offer), body.name)
+            db.execute("INSERT INTO updates VALUES (?,?,?,?,?,?)", row)
+            db.execute("INSERT OR REPLACE INTO answered VALUES (?,?,?)", key)
             if place is not None:
-                self._db.execute("INSERT OR REPLACE INTO places VALUES (?,?,?)", place)
+                db.execute("INSERT OR REPLACE INTO places VALUES (?,?,?)", place)
             if releases:
-                self._charge(key.run, releases)
+                db.execute(_CHARGE, (key.run, releases))
+                (runs,) = db.execute("SELECT count(*) FROM releases").fetchone()
+                if runs > MAX_CHARGED:
+                    reason = f"already has {MAX_CHARGED} runs that cost privacy"
+                    raise BooksError(self._path, reason)
         self._dropped.clear()
         self._held.pop(key, None)
         self._held[key] = offer, body.name
         self._checkpoint("agent.books.put")
-        expired = self._over_limit()
+        expired, total = list[Key](), 0
+        for count, (old, (held, _)) in enumerate(reversed(self._held.items())):
+            total += held.size
+            if count and (count >= MAX_UPDATES or total > self._max_bytes):
+                expired.insert(0, old)
         for old in expired:
             self.drop(old)
         return expired
@@ -163,16 +190,16 @@ class Books:
     def carry(self, old: Key, update: PendingUpdate) -> None:
         """Let an update answer another order."""
         key, offer = update.key, update.offer
-        with self._commit():
-            self._delete(key)
-            changed = self._db.execute(
+        with self._commit() as db:
+            db.execute(_DELETE, key)
+            changed = db.execute(
                 "UPDATE updates SET edge = ?, run = ?, round = ?, credit = ?, offer = ? "
                 "WHERE edge = ? AND run = ? AND round = ?",
-                (*_ids(key), update.credit, _encoder.encode(offer), *_ids(old)),
+                (*key, update.credit, _encoder.encode(offer), *old),
             )
             if not changed.rowcount:
                 raise BooksError(self._path, "the update is gone")
-            self._db.execute("INSERT OR REPLACE INTO answered VALUES (?,?,?)", _ids(key))
+            db.execute("INSERT OR REPLACE INTO answered VALUES (?,?,?)", key)
         self._held[key] = offer, self._held.pop(old)[1]
 
     def drop(self, key: Key) -> None:
@@ -190,16 +217,13 @@ class Books:
         """Return so many bytes of an update from a chunk on; None if it is gone."""
         for offer, name in self._held.values():
             if (offer.run, offer.round, offer.digest) == (run, number, digest):
-                try:
+                with suppress(OSError):
                     fd = os.open(f"{self._folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-                except OSError:
-                    break
-                try:
-                    return os.pread(fd, nbytes, index * offer.chunk_bytes)
-                except OSError:
-                    break
-                finally:
-                    os.close(fd)
+                    try:
+                        return os.pread(fd, nbytes, index * offer.chunk_bytes)
+                    finally:
+                        os.close(fd)
+                break
         return None
 
     def survived(self) -> Survived:
@@ -215,15 +239,12 @@ class Books:
         query = "SELECT edge, run, round, credit, offer, file FROM updates ORDER BY rowid"
         for edge, run, number, credit, encoded, name in self._db.execute(query).fetchall():
             key = Key(edge, run, number)
-            try:
+            with suppress(msgspec.DecodeError, OSError):
                 offer = _offers.decode(encoded)
-                whole = is_named(self.path(name), offer.digest)
-            except (msgspec.DecodeError, OSError):
-                whole = False
-            if whole:
-                kept.append(PendingUpdate(key, offer, credit))
-                self._held[key] = offer, name
-            else:
+                if is_named(self.path(name), offer.digest):
+                    kept.append(PendingUpdate(key, offer, credit))
+                    self._held[key] = offer, name
+            if key not in self._held:
                 self._dropped[key] = None
         files = {name for _, name in self._held.values()}
         for path in self._folder.glob("*.update*"):
@@ -256,10 +277,10 @@ class Books:
         opinion = answer.opinion
         row = (opinion.run, spent, str(answer.mode), _encoder.encode(opinion))
         self._checkpoint("agent.opinions.before-write")
-        with self._commit(synced=True):
-            self._db.execute("INSERT OR REPLACE INTO opinions VALUES (?,?,?,?)", row)
+        with self._commit(synced=True) as db:
+            db.execute("INSERT OR REPLACE INTO opinions VALUES (?,?,?,?)", row)
+            db.execute(_FORGET.format(table="opinions"), (MAX_OPINIONS,))
             self._set("epsilon", self._number("epsilon") + opinion.epsilon)
-            self._forget("opinions", MAX_OPINIONS)
         self._checkpoint("agent.opinions.kept")
 
     # -------------------------------------------------------- among neighbours
@@ -284,57 +305,15 @@ class Books:
         """Keep a slot, and the arm after it."""
         record = effect.record
         slot = record.run, record.slot, msgspec.json.encode(record)
-        with self._commit():
+        with self._commit() as db:
             self._set("peers", effect.incarnation)
             arm = record.run, *astuple(effect.arm)
-            self._db.execute("INSERT OR REPLACE INTO arms VALUES (?,?,?,?,?,?)", arm)
-            self._db.execute("INSERT OR REPLACE INTO slots VALUES (?,?,?)", slot)
-            self._forget("arms", MAX_ARMS)
-            self._forget("slots", MAX_SLOTS)
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        self._db.close()
+            db.execute("INSERT OR REPLACE INTO arms VALUES (?,?,?,?,?,?)", arm)
+            db.execute("INSERT OR REPLACE INTO slots VALUES (?,?,?)", slot)
+            for table, most in (("arms", MAX_ARMS), ("slots", MAX_SLOTS)):
+                db.execute(_FORGET.format(table=table), (most,))
 
     # ---------------------------------------------------------------- private
-
-    def _prepare(self) -> None:
-        # A commit writes whole pages, and what a round changes is short.
-        sizes = "page_size = 1024", "cache_size = -512"
-        for pragma in (*sizes, "journal_mode = WAL", "synchronous = NORMAL"):
-            self._db.execute(f"PRAGMA {pragma}")
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
-        elif version != _VERSION:
-            reason = f"another version of fedagent wrote it (format {version}, not {_VERSION})"
-            raise BooksError(self._path, reason)
-
-    def _charge(self, run: str, releases: int) -> None:
-        self._db.execute(
-            "INSERT INTO releases VALUES (?,?) "
-            "ON CONFLICT DO UPDATE SET count = max(count, excluded.count)",
-            (run, releases),
-        )
-        (runs,) = self._db.execute("SELECT count(*) FROM releases").fetchone()
-        if runs > MAX_CHARGED:
-            raise BooksError(self._path, f"already has {MAX_CHARGED} runs that cost privacy")
-
-    def _over_limit(self) -> list[Key]:
-        """Return the oldest updates that must go to respect the limits, never the newest."""
-        over, count, total = list[Key](), 0, 0
-        for key, (offer, _) in reversed(self._held.items()):
-            count, total = count + 1, total + offer.size
-            if count > 1 and (count > MAX_UPDATES or total > self._max_bytes):
-                over.append(key)
-        return over[::-1]
-
-    def _delete(self, *keys: Key) -> None:
-        delete = "DELETE FROM updates WHERE edge = ? AND run = ? AND round = ?"
-        self._db.executemany(delete, [_ids(key) for key in keys])
-
-    def _forget(self, table: str, most: int) -> None:
-        self._db.execute(_FORGET.format(table=table), (most,))
 
     def _number(self, name: str) -> float:
         row = self._db.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
@@ -352,19 +331,15 @@ class Books:
             raise BooksError(self._path, str(error)) from error
 
     @contextmanager
-    def _commit(self, *, synced: bool = False) -> Iterator[None]:
-        """Commit the block, or nothing of it."""
+    def _commit(self, *, synced: bool = False) -> Iterator[sqlite3.Connection]:
+        """Commit the block, or nothing of it; `synced` before it returns."""
         with self._refused():
             if synced:
                 self._db.execute("PRAGMA synchronous = FULL")
             try:
-                with self._db:
-                    self._db.execute("BEGIN IMMEDIATE")
-                    yield
+                with self._db as db:
+                    db.execute("BEGIN IMMEDIATE")
+                    yield db
             finally:
                 if synced:
                     self._db.execute("PRAGMA synchronous = NORMAL")
-
-
-def _ids(key: Key) -> tuple[str, str, int]:
-    return key.edge, key.run, key.round

@@ -82,12 +82,9 @@ class Signatures:
 
     def work(self, offer: UpdateOffer, edge: str) -> UpdateOffer:
         """Return an offer that says who made the update."""
-        me = self._me
-        return (
-            offer
-            if me is None
-            else replace(offer, claim=claim_of(me, WorkClaim.offered(offer, edge, me.id).statement))
-        )
+        if (me := self._me) is None:
+            return offer
+        return replace(offer, claim=claim_of(me, WorkClaim.offered(offer, edge, me.id).statement))
 
     def terms(self, edge: str, report: ContextReport) -> bytes:
         """Return the signature of the terms in a report."""

@@ -89,11 +89,11 @@ class AgentStore:
             WriteModel: lambda e: self._cache(e.digest).write(e.digest, e.offset, e.data),
             FinishModel: self._finish_model,
             MakeIdleUpdate: self._make_idle_update,
+            DropOutput: self._drop_output,
             StoreUpdate: self._store_update,
             CarryUpdate: self._carry_update,
-            StoreOpinion: self._store_opinion,
             DropUpdate: lambda e: self.books.drop(e.key),
-            DropOutput: lambda e: self._drop_output(e.job),
+            StoreOpinion: self._store_opinion,
             StoreSlot: self.books.keep_slot,
             Mark: lambda e: self._checkpoint(e.name),
         }
@@ -150,12 +150,11 @@ class AgentStore:
         return self._once if digest == self._once_digest else self._models
 
     def _open_model(self, effect: OpenModel) -> Input:
-        if effect.once:
-            self._once_digest = effect.digest
         digest = effect.digest
-        return ModelOpened(
-            digest, self._cache(digest).open(digest, effect.size, effect.chunk_bytes)
-        )
+        if effect.once:
+            self._once_digest = digest
+        have = self._cache(digest).open(digest, effect.size, effect.chunk_bytes)
+        return ModelOpened(digest, have)
 
     def _finish_model(self, effect: FinishModel) -> Input:
         size = self._cache(effect.digest).finish(effect.digest)
@@ -182,8 +181,12 @@ class AgentStore:
             stats=TrainStats(num_samples=1, iterations=max(1, effect.iterations), steps=1),
         )
 
+    def _drop_output(self, effect: DropOutput) -> None:
+        if (output := self._outputs.pop(effect.job, None)) is not None:
+            output.unlink(missing_ok=True)
+
     def _store_update(self, effect: StoreUpdate) -> Input:
-        update, output = self._claimed(effect.update), self._outputs.pop(effect.job)
+        update, output = self._signed(effect.update), self._outputs.pop(effect.job)
         place = (self._stream, *effect.place) if effect.place is not None else None
         try:
             expired = self.books.put(update, output, place=place, releases=effect.releases)
@@ -193,17 +196,13 @@ class AgentStore:
         return UpdateStored(update, tuple(expired))
 
     def _carry_update(self, effect: CarryUpdate) -> Input:
-        update = self._claimed(effect.update)
+        update = self._signed(effect.update)
         self.books.carry(effect.old, update)
         return UpdateStored(update)
 
-    def _claimed(self, update: PendingUpdate) -> PendingUpdate:
+    def _signed(self, update: PendingUpdate) -> PendingUpdate:
         offer = self._signatures.work(update.offer, update.key.edge)
         return dataclasses.replace(update, offer=offer)
-
-    def _drop_output(self, job: int) -> None:
-        if (output := self._outputs.pop(job, None)) is not None:
-            output.unlink(missing_ok=True)
 
     def _store_opinion(self, effect: StoreOpinion) -> Input:
         self.books.keep(effect.answer, effect.spent)

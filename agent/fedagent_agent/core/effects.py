@@ -7,7 +7,7 @@ Any write may result in `DiskFailed` instead. Jobs of the trainer are its own fr
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from fedagent_node.effects import Connect, Input, Write
 from fedagent_protocol.messages import Hello, Opinion, OpinionMode, UpdateOffer
@@ -39,8 +39,7 @@ def state_name(run: str, task: str) -> str:
     return f"{run}-{task[:16]}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Key:
+class Key(NamedTuple):
     """Names one order, and the update that answers it."""
 
     edge: str

@@ -43,8 +43,8 @@ class WorkLog:
     """Makes lines of events."""
 
     _edges: dict[str, str] = field(default_factory=dict)
-    _rounds: Newest[tuple[str, int], list[Emit]] = field(default_factory=lambda: Newest(_OPEN))
-    """What the line of a round will tell that this device works on: most are only counted."""
+    _rounds: Newest[tuple[str, int], str] = field(default_factory=lambda: Newest(_OPEN))
+    """What the line of a round tells so far, where this device works on it."""
     _unsaid: int = 0
     _declined: str = ""
     _no_moments: str = ""
@@ -55,41 +55,41 @@ class WorkLog:
         """Return the lines for an event; often none."""
         data = event.fields
         edge, number = str(data.get("edge", "")), int(str(data.get("round", 0)))
+        key, where = (edge, number), self._edges.get(edge, edge[:8])
+        here, why = f"round {number} at {where}: ", safe_text(data.get("reason", ""), limit=100)
         match event.name:
             case "edge_joined":
                 name = self._edges[edge] = safe_text(data["name"], limit=100) or edge[:8]
                 return [LogLine(f"joined edge {name} at {safe_text(data['address'])}")]
             case "edge_lost":
-                name = self._edges.pop(edge, edge[:8])
-                return [LogLine(f"lost edge {name}: it no longer answers")]
+                self._edges.pop(edge, None)
+                return [LogLine(f"lost edge {where}: it no longer answers")]
             case "training":
-                self._rounds[edge, number] = [event]
-            case "update" if begun := self._rounds.get((edge, number)):
-                begun.append(event)
-                self._declined = ""
+                recipe = safe_text(data["recipe"], limit=100) or "a task"
+                run = str(data["run"])[:8]
+                self._rounds[key] = f"round {number} of {recipe} (run {run}) at {where}: "
+            case "update" if (begun := self._rounds.get(key)) is not None:
+                seconds, count = int(str(data["lc_ms"])) / 1000, data["num_samples"]
+                done = f"trained {seconds:.2g} s on {count} sample{'s' * (count != 1)}, "
+                self._rounds[key], self._declined = begun + done, ""
             case "update" if data.get("made_in"):
                 # A later round goes on with it.
-                before = [key for key in self._rounds if key[0] == edge]
-                self._rounds[edge, number] = [
-                    *(self._rounds.pop(before[-1]) if before else ()),
-                    event,
-                ]
+                before = [one for one in self._rounds if one[0] == edge]
+                begun = self._rounds.pop(before[-1]) if before else f"round {data['made_in']}: "
+                self._rounds[key] = f"{begun}gone on with in round {number}, "
             case "receipt" if data["status"] == ReceiptStatus.VOID:
-                self._rounds.pop((edge, number), None)
-                text = f"{self._begun(event)}void: {safe_text(data['reason'], limit=100)}"
-                return [LogLine(text, loud=True)]
-            case "receipt":
+                self._rounds.pop(key, None)
+                return [LogLine(f"{here}void: {why}", loud=True)]
+            case "receipt" if key in self._rounds:
                 end = _ENDS.get(ReceiptStatus(str(data["status"])), str(data["status"]))
-                return self._end(event, end, now)
+                return self._line(self._rounds.pop(key) + end.format(reason=why), now)
             case "abandoned":
-                self._rounds.setdefault((edge, number), [event])
-                return self._end(event, "unfinished: the round ended first", now)
+                begun = self._rounds.pop(key, here)
+                return self._line(f"{begun}unfinished: the round ended first", now)
             case "declined":
-                return self._decline(edge, number, event, now)
+                return self._decline(key, event, now)
             case "opinion" if data["mode"] == "moments":
                 return self._measure(safe_text(data["reason"]), data["samples"])
-            case _:
-                pass
         return []
 
     def allow(self, why: str) -> list[LogLine]:
@@ -97,9 +97,8 @@ class WorkLog:
         if bool(why) is self._idle:
             return []
         self._idle = bool(why)
-        return [
-            LogLine(f"does not train: {safe_text(why)}" if why else "may train again", bool(why))
-        ]
+        text = f"does not train: {safe_text(why)}" if why else "may train again"
+        return [LogLine(text, loud=self._idle)]
 
     def _measure(self, why: str, samples: object) -> list[LogLine]:
         """Log the statistics before round 1, or once why there are none."""
@@ -109,36 +108,15 @@ class WorkLog:
         sent = f"sends the statistics of its {samples} samples before round 1"
         return [LogLine(f"sends no statistics before round 1: {why}" if why else sent)]
 
-    def _end(self, event: Emit, end: str, now: float) -> list[LogLine]:
-        data = event.fields
-        told = self._rounds.pop((str(data["edge"]), int(str(data["round"]))), None)
-        if told is None:
-            return []
-        if now < self._room_at:
-            self._unsaid += 1
-            return []
-        begun = self._begun(told[0]) + "".join(_done(one, told[0]) for one in told)
-        return self._line(begun + end.format(reason=safe_text(data["reason"], limit=100)), now)
-
-    def _begun(self, event: Emit) -> str:
-        data, edge = event.fields, str(event.fields["edge"])
-        where = self._edges.get(edge, edge[:8])
-        if event.name == "update":
-            return f"round {data['made_in']}: "
-        if event.name != "training":
-            return f"round {data['round']} at {where}: "
-        recipe = safe_text(data["recipe"], limit=100) or "a task"
-        return f"round {data['round']} of {recipe} (run {str(data['run'])[:8]}) at {where}: "
-
-    def _decline(self, edge: str, number: int, event: Emit, now: float) -> list[LogLine]:
+    def _decline(self, key: tuple[str, int], event: Emit, now: float) -> list[LogLine]:
         """Warn once of each reason that lasts."""
         word = str(event.fields["reason"])
         why = f"{word}: {safe_text(event.fields['detail'], limit=500)}"
-        self._rounds.pop((edge, number), None)
+        self._rounds.pop(key, None)
         if word not in _PASSING and why != self._declined:
             self._declined = why
-            return [LogLine(f"declined round {number}: {why}", loud=True)]
-        return self._line(f"declined round {number}: {why}", now)
+            return [LogLine(f"declined round {key[1]}: {why}", loud=True)]
+        return self._line(f"declined round {key[1]}: {why}", now)
 
     def _line(self, text: str, now: float) -> list[LogLine]:
         """Return a line that counts the rounds since the last one; none if that was just now."""
@@ -147,16 +125,6 @@ class WorkLog:
             return []
         self._room_at, more, self._unsaid = now + LINE_S, self._unsaid, 0
         return [LogLine(f"{text}; {more} more rounds before it" if more else text)]
-
-
-def _done(event: Emit, first: Emit) -> str:
-    data = event.fields
-    if event.name != "update":
-        return ""
-    if first.name == "update" or first.fields["round"] != data["round"]:
-        return f"gone on with in round {data['round']}, "
-    seconds, count = int(str(data["lc_ms"])) / 1000, data["num_samples"]
-    return f"trained {seconds:.2g} s on {count} sample{'s' * (count != 1)}, "
 
 
 def samples_line(reason: str, n: int) -> str:
