@@ -78,7 +78,7 @@ class AgentCore:
         sessions = self.sessions = Sessions(
             greeting, device, survived.boots, counters, claim, timers, self._lost, self._working
         )
-        held = {update.key: Upload(update) for update in survived.updates}
+        held = {update.key: Upload.of(update) for update in survived.updates}
         self.uploads = Uploads(held, sessions, pending, counters, timers)
         stream = Open(
             job=0,
@@ -217,7 +217,8 @@ class AgentCore:
         followed, accepted = self.orders.order(key, order, session, now)
         if accepted:
             self.sessions.wake(session)
-            self.evaluator.make_room()
+            if self.evaluator.pending is not None:
+                self.evaluator.make_room()
             # A newer order ends what the edge ordered before.
             before = [one for one in uploads.by_key if one.edge == key.edge and one != key]
             return effects + uploads.end(before) + followed

@@ -199,11 +199,6 @@ class DeviceState:
         )
 
 
-def is_stale(offered_micro: int, asked_micro: int) -> bool:
-    """Whether the price has risen by more than `CHANGE` over what the order offers."""
-    return 10 * asked_micro > 11 * offered_micro
-
-
 def _rate(nbytes: int, seconds: float) -> float:
     return min(_MAX_BPS, 8.0 * nbytes / max(seconds, 1e-5))
 

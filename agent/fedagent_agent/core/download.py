@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fedagent_node.effects import Effect, ModelFinished, Send, WriteModel
 from fedagent_node.timers import Timers
 from fedagent_protocol.errors import ChunkError
-from fedagent_protocol.messages import MAX_CHUNKS, Chunk, Need, OpinionCall, TrainOrder
+from fedagent_protocol.messages import MAX_CHUNKS, Chunk, Need
 from fedagent_protocol.transfer import Layout, Pace, Receiver
 
 from .device import LinkQuality
@@ -36,13 +36,6 @@ class Download:
     _first_at: float = 0.0
     _first_bytes: int = 0
     _got: int = 0
-
-    @classmethod
-    def of(
-        cls, key: Key, wanted: TrainOrder | OpinionCall, counters: Counter[str], timers: Timers
-    ) -> "Download":
-        """Return that of the model of an order, or of a call."""
-        return cls(key, wanted.model, wanted.size, wanted.chunk_bytes, counters, timers)
 
     @property
     def fits(self) -> bool:

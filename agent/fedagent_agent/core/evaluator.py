@@ -23,7 +23,7 @@ from .effects import Key, Newest, OpinionAnswer, OpinionRecord, StoreOpinion, st
 from .opinions import NO_LIMITS, PrivacySettings
 from .orders import REMEMBERED, Orders
 from .session import Session
-from .tasks import Jobs, Task, Tasks
+from .tasks import Jobs, Task, Tasks, TaskState
 
 ELSEWHERE = "already sent to another edge"
 ENOUGH = 30
@@ -95,7 +95,9 @@ class Evaluator:
                 self._counters["opinion_of_another"] += 1
                 return []
             # After a restart neighbours need the task before they can go on.
-            if call.mode is not OpinionMode.PEERS or self._tasks.opened(call.task) is not None:
+            task = self._tasks.of(call.task)
+            opened = task is not None and task.state is TaskState.OPEN
+            if opened or call.mode is not OpinionMode.PEERS:
                 return self._reply(edge, call, known, now)
         same_round = pending is not None and pending.key.rank == (call.run, call.round)
         if pending and same_round and (moments or not pending.moments):
@@ -112,7 +114,7 @@ class Evaluator:
         self, edge: str, call: OpinionCall, known: OpinionAnswer | None, now: float
     ) -> list[Effect]:
         key, span_s = Key(edge, call.run, call.round), call.until_ms / 1000
-        fetch = Download.of(key, call, self._counters, self._timers)
+        fetch = Download(key, call.model, call.size, call.chunk_bytes, self._counters, self._timers)
         self.pending = PendingEvaluation(
             key, call, {edge: call}, fetch, now + span_s, now + span_s / 2, known
         )
@@ -158,17 +160,18 @@ class Evaluator:
         if pending is None or pending.job is not None or now < pending.look_at:
             return []
         call, fetch, active = pending.call, pending.fetch, self._orders.active
-        if (refusal := self._tasks.refused(call.task)) is not None:
-            return self.answer_none(refusal[1], now)
+        task = self._tasks.of(call.task)
+        if task is not None and task.state is TaskState.REFUSED:
+            return self.answer_none(task.refusal[1], now)
         if fetch.problem:
             return self.answer_none(fetch.problem, now)
-        task = self._tasks.opened(call.task)
+        opened = task is not None and task.state is TaskState.OPEN
         if pending.answer is not None:
-            return self._give(pending, pending.answer, now) if task is not None else []
+            return self._give(pending, pending.answer, now) if opened else []
         if fetch.whole_at is None and not pending.moments:
             busy = fetch.loading or (active is not None and active.fetch.loading)
             return [] if busy else fetch.begin()
-        if task is None:
+        if task is None or not opened:
             return []
         if problem := self._objection(pending, task):
             return self.answer_none(problem, now)

@@ -20,7 +20,7 @@ from fedagent_protocol.messages import (
     Weighting,
 )
 
-from .device import DeviceState, is_stale
+from .device import DeviceState
 from .download import Download
 from .effects import (
     CarryUpdate,
@@ -34,7 +34,7 @@ from .effects import (
 )
 from .masking import Masking
 from .session import Session
-from .tasks import Jobs, Task, Tasks, why
+from .tasks import Jobs, Task, Tasks, TaskState, why
 from .uploads import Uploads
 
 REMEMBERED = 64
@@ -118,8 +118,8 @@ class Orders:
         if hindrance := self._hindrance(key, session):
             return self.refuse(key, DeclineReason.BUSY, hindrance, remembered=True), False
         self._newest[key.run], session.run = key.round, key.run
-        fetch = Download.of(key, order, self._counters, self._timers)
-        fetch.answers, fetch.first = True, order.first
+        of = order.model, order.size, order.chunk_bytes
+        fetch = Download(key, *of, self._counters, self._timers, answers=True, first=order.first)
         refusal = self._unfit(order, fetch)
         give_up_at = now + order.give_up_ms / 1000
         effects: list[Effect] = []
@@ -141,8 +141,9 @@ class Orders:
         active = self.active = ActiveOrder(key, order, fetch, now, give_up_at)
         self._wait(active, give_up_at, now)
         effects += self._tasks.want(order.task, key, now)
-        if (refusal := self._tasks.refused(order.task)) is not None:
-            return effects + self._give_back(*refusal), True
+        task = self._tasks.of(order.task)
+        if task is not None and task.state is TaskState.REFUSED:
+            return effects + self._give_back(*task.refusal), True
         return effects + fetch.begin(), True
 
     def _wait(self, active: ActiveOrder, give_up_at: float, now: float) -> None:
@@ -173,7 +174,7 @@ class Orders:
         if not readings.available:
             return DeclineReason.UNAVAILABLE, readings.reason
         named = order.context_seq > 0 or order.price > 0
-        if named and is_stale(order.price, price):
+        if named and 10 * price > 11 * order.price:
             now, then = credits_text(price), credits_text(order.price)
             return DeclineReason.STALE, f"the price is now {now} credits, not {then}"
         return None
@@ -271,16 +272,14 @@ class Orders:
             return effects + self._mask(active)
         if active.stage is not Stage.GETTING:
             return effects
-        if (refusal := self._tasks.refused(active.order.task)) is not None:
-            return effects + self._give_back(*refusal)
+        if task is not None and task.state is TaskState.REFUSED:
+            return effects + self._give_back(*task.refusal)
         if fetch.problem:
             return effects + self._give_back(DeclineReason.ERROR, fetch.problem)
-        opened = self._tasks.opened(active.order.task)
-        if opened is None:
-            effects += self._tasks.want(active.order.task, key, now)  # again, if it got lost
-        if opened is None or fetch.whole_at is None:
-            return effects
-        return effects + self._train(active, opened, now)
+        if task is None or task.state is not TaskState.OPEN:
+            # Again, if it got lost.
+            return effects + self._tasks.want(active.order.task, key, now)
+        return effects + self._train(active, task, now) if fetch.whole_at is not None else effects
 
     def _train(self, active: ActiveOrder, task: Task, now: float) -> list[Effect]:
         key, order, device = active.key, active.order, self._device
@@ -378,11 +377,13 @@ class Orders:
 
     def _store(self, active: ActiveOrder, result: Trained, now: float) -> list[Effect]:
         key, order, whole_at, releases = active.key, active.order, active.fetch.whole_at, 0
-        task = self._tasks.opened(order.task)
+        task, agreed = self._tasks.of(order.task), b""
         # What is not known to cost nothing must not leave.
         assert task is not None
         assert task.spec is not None
         assert whole_at is not None
+        if task.masks is not None:
+            agreed = self._masking.agreement(key)
         if task.spec.privacy.wanted:
             # What the disk refuses stays counted: nobody knows how far it came.
             releases = self._releases[key.run] = self._releases.get(key.run, 0) + 1
@@ -405,7 +406,7 @@ class Orders:
             stats=structs.replace(result.stats, **times),
             note=result.note[:500],
             made_in=active.made_in,
-            agreed=self._masking.agreement(key),
+            agreed=agreed,
         )
         update = PendingUpdate(key, offer, order.credit)
         place = None if task.idle else (result.offset, result.mark)

@@ -146,16 +146,6 @@ class Tasks:
         task = self.task
         return task if task is not None and task.digest == digest else None
 
-    def opened(self, digest: str) -> Task | None:
-        """Return a task if the stream is open for it."""
-        task = self.of(digest)
-        return task if task is not None and task.state is TaskState.OPEN else None
-
-    def refused(self, digest: str) -> tuple[DeclineReason, str] | None:
-        """Return why the device cannot do a task, if it cannot."""
-        task = self.of(digest)
-        return task.refusal if task is not None and task.state is TaskState.REFUSED else None
-
     # ----------------------------------------------------------------- asking
 
     def want(self, digest: str, key: Key, now: float) -> list[Effect]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from msgspec import structs
@@ -28,6 +28,7 @@ class Upload:
     """One update, offered to the edge that ordered it until that receipts it."""
 
     update: PendingUpdate
+    sender: Sender
     offers: int = 0
     paused: bool = False  # its round is over; the edge asks for the rest with a later order
     offered_at: float = 0.0
@@ -35,11 +36,11 @@ class Upload:
     at_link: int = 0  # bytes that the link held at a moment, with those that it got since
     since: float = 0.0
     poll_s: float = FIRST_POLL_S
-    sender: Sender = field(init=False)
 
-    def __post_init__(self) -> None:
-        offer = self.update.offer
-        self.sender = Sender(Layout(offer.size, offer.chunk_bytes))
+    @classmethod
+    def of(cls, update: PendingUpdate) -> "Upload":
+        """Return that of an update of which nothing is under way."""
+        return cls(update, Sender(Layout(update.offer.size, update.offer.chunk_bytes)))
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ class Uploads:
             self._counters["outbox_full"] += 1
             self._forget(old)
         key, offer = event.update.key, event.update.offer
-        upload = self.by_key[key] = Upload(event.update)
+        upload = self.by_key[key] = Upload.of(event.update)
         fields = {
             "round": key.round,
             "edge": key.edge,
@@ -184,7 +185,8 @@ class Uploads:
             return []
         if kept:
             self.by_key[key].paused = True
-            self._stop(key)
+            self._timers.stop(("offer", key))
+            self._timers.stop(("pump", key))
             return []
         self._counters["closed_unreceipted"] += 1
         fields = {"round": key.round, "edge": key.edge, "reason": "closed"}
@@ -210,8 +212,5 @@ class Uploads:
 
     def _forget(self, key: Key) -> None:
         self.by_key.pop(key, None)
-        self._stop(key)
-
-    def _stop(self, key: Key) -> None:
-        for name in ("offer", "pump"):
-            self._timers.stop((name, key))
+        self._timers.stop(("offer", key))
+        self._timers.stop(("pump", key))

@@ -78,7 +78,7 @@ class _Slot:
 
     @property
     def names_at(self) -> float:
-        """When the slot starts although an edge has named no neighbours."""
+        """When it starts although an edge has named no neighbours."""
         remaining = max(self.ends.values()) - self.begun
         return self.begun + max(0.0, min(NAMES_WAIT_S, 0.2 * remaining))
 
@@ -128,16 +128,15 @@ class PeerSelection:
         if isinstance(message, OpinionCall) and message.mode is not OpinionMode.PEERS:
             return []
         effects = self._enter()
-        if self._opened is None:
-            return effects
-        match message:
-            case OpinionCall():
-                effects += self._call(message, edge, now)
-            case Neighbours():
-                effects += self._neighbours(edge, message, now)
-            case PeerDeliver():
-                effects += self._deliver(edge, message, now)
-        self._set_timer()
+        if self._opened is not None:
+            match message:
+                case OpinionCall():
+                    effects += self._call(message, edge, now)
+                case Neighbours():
+                    effects += self._neighbours(edge, message, now)
+                case PeerDeliver():
+                    effects += self._deliver(edge, message, now)
+            self._set_timer()
         return effects
 
     def begin(
@@ -156,14 +155,12 @@ class PeerSelection:
         task = self._tasks.get(call.task)
         if task is None:
             self.counters["peer_no_task"] += 1
-            return effects
-        if call.round <= self._newest.get(call.run, -1):
-            return effects
-        self._newest[call.run] = call.round
-        if opinion is not None and not math.isfinite(opinion):
-            opinion = None
-        self._slot = _Slot(call, task, opinion, now, self._calls[call.run, call.round])
-        effects += self._admit(now) + self._try(now)
+        elif call.round > self._newest.get(call.run, -1):
+            self._newest[call.run] = call.round
+            if opinion is not None and not math.isfinite(opinion):
+                opinion = None
+            self._slot = _Slot(call, task, opinion, now, self._calls[call.run, call.round])
+            effects += self._admit(now) + self._try(now)
         self._set_timer()
         return effects
 
@@ -312,25 +309,21 @@ class PeerSelection:
         return [*self._admit(now), self._keep(slot, node), *self._go_on(now)]
 
     def _go_on(self, now: float) -> list[Effect]:
-        node = self.node
+        """Send what is due; announce once it is decided that this agent trains."""
+        node, slot = self.node, self._slot
         if node is None:
             return []
-        effects: list[Effect] = []
-        undecided = node.chosen is None
+        effects, undecided = list[Effect](), node.chosen is None
         node.available = self.available
         for peer, envelope in node.tick(now, self._access.rng):
             effects += self._access.transport.send(peer, envelope, now)
-        if undecided and node.chosen is not None:
-            effects += self._decide(node, now, chosen=node.chosen)
+        # What another call has ended is decided for nobody.
+        runs = slot is not None and slot.started and slot.call.slot + 1 == node.slot
+        if slot is not None and runs and undecided and node.chosen is not None:
+            if node.chosen:
+                slot.announce_at = dict.fromkeys(slot.ends, now)
+            effects += [self._keep(slot, node), *self._announce(now)]
         return effects
-
-    def _decide(self, node: BpUcbNode, now: float, *, chosen: bool) -> list[Effect]:
-        slot = self._slot
-        if slot is None or not slot.started or slot.call.slot + 1 != node.slot:
-            return []  # of a slot that another call has ended
-        if chosen:
-            slot.announce_at = dict.fromkeys(slot.ends, now)
-        return [self._keep(slot, node), *self._announce(now)]
 
     def _announce(self, now: float) -> list[Effect]:
         slot = self._slot
