@@ -89,63 +89,59 @@ class LimitCheck:
     hint: str  # the option that moves the limit
 
 
-def _battery(now: Condition, limits: LimitsSettings, held: bool) -> tuple[str, bool, str]:
-    hint, power = "plug it in, or lower --min-battery", now.power
+def _battery(now: Condition, limits: LimitsSettings, held: bool) -> tuple[str, bool]:
+    power = now.power
     if power is None:
-        return "not known", False, hint
+        return "not known", False
     if power.mains or power.battery is None:
         known = "" if power.battery is None else f", battery at {power.battery:.0%}"
-        return f"on mains{known}", False, hint
+        return f"on mains{known}", False
     least = limits.min_battery / 100
     objects = power.battery < least + (BATTERY_MARGIN if held and least else 0.0)
-    return f"on battery, at {power.battery:.0%}", objects or least == 1.0, hint
+    return f"on battery, at {power.battery:.0%}", objects or least == 1.0
 
 
-def _temperature(now: Condition, limits: LimitsSettings, held: bool) -> tuple[str, bool, str]:
-    celsius, hint = now.temperature_c, "cool it, or raise --max-temperature"
-    if celsius is None:
-        return "not known", False, hint
+def _temperature(now: Condition, limits: LimitsSettings, held: bool) -> tuple[str, bool]:
+    if (celsius := now.temperature_c) is None:
+        return "not known", False
     most = limits.max_temperature - (TEMPERATURE_MARGIN_C if held else 0.0)
     objects = limits.max_temperature > 0 and celsius > most
-    return f"{celsius:.0f} °C" + (" hot" if objects else ""), objects, hint
+    return f"{celsius:.0f} °C" + (" hot" if objects else ""), objects
 
 
-def _throttled(now: Condition, limits: LimitsSettings, _held: bool) -> tuple[str, bool, str]:
-    why, hint = now.throttled, "fix power or cooling, or add --when-throttled"
+def _throttled(now: Condition, limits: LimitsSettings, _held: bool) -> tuple[str, bool]:
+    why = now.throttled
     text = {None: "not known", "": "runs at full speed"}.get(why, f"throttled: {why}")
-    return text, bool(why) and not limits.when_throttled, hint
+    return text, bool(why) and not limits.when_throttled
 
 
-def _metered(now: Condition, limits: LimitsSettings, _held: bool) -> tuple[str, bool, str]:
+def _metered(now: Condition, limits: LimitsSettings, _held: bool) -> tuple[str, bool]:
     text = {None: "not known", True: "the link is metered", False: "the link is not metered"}
-    hint = "add --on-metered"
-    return text[now.metered], bool(now.metered) and not limits.on_metered, hint
+    return text[now.metered], bool(now.metered) and not limits.on_metered
 
 
-def _memory(now: Condition, limits: LimitsSettings, held: bool) -> tuple[str, bool, str]:
-    free, hint = now.memory_bytes, "end other programs, or lower --min-memory"
-    if free is None:
-        return "not known", False, hint
+def _memory(now: Condition, limits: LimitsSettings, held: bool) -> tuple[str, bool]:
+    if (free := now.memory_bytes) is None:
+        return "not known", False
     objects = free < (limits.min_memory << 20) * (MEMORY_MARGIN if held else 1.0)
-    text = f"only {free >> 20} MB of memory are free" if objects else f"{free >> 20} MB are free"
-    return text, objects, hint
+    few = f"only {free >> 20} MB of memory are free"
+    return few if objects else f"{free >> 20} MB are free", objects
 
 
-def _load(now: Condition, limits: LimitsSettings, held: bool) -> tuple[str, bool, str]:
-    load, hint = now.load, "end other programs, or raise --max-load"
-    if load is None:
-        return "not known", False, hint
+def _load(now: Condition, limits: LimitsSettings, held: bool) -> tuple[str, bool]:
+    if (load := now.load) is None:
+        return "not known", False
     objects = load > limits.max_load / 100 - (LOAD_MARGIN if held else 0.0)
-    return f"other programs use {load:.0%} of the processors", objects, hint
+    return f"other programs use {load:.0%} of the processors", objects
 
 
 RULES = {
-    "battery": _battery,
-    "temperature": _temperature,
-    "throttling": _throttled,
-    "metered": _metered,
-    "memory": _memory,
-    "load": _load,
+    "battery": (_battery, "plug it in, or lower --min-battery"),
+    "temperature": (_temperature, "cool it, or raise --max-temperature"),
+    "throttling": (_throttled, "fix power or cooling, or add --when-throttled"),
+    "metered": (_metered, "add --on-metered"),
+    "memory": (_memory, "end other programs, or lower --min-memory"),
+    "load": (_load, "end other programs, or raise --max-load"),
 }
 
 
@@ -153,4 +149,7 @@ def check_limits(
     now: Condition, limits: LimitsSettings, held: AbstractSet[str] = frozenset()
 ) -> list[LimitCheck]:
     """Return what each rule says; `held` are those that have objected until now."""
-    return [LimitCheck(name, *rule(now, limits, name in held)) for name, rule in RULES.items()]
+    return [
+        LimitCheck(name, *rule(now, limits, name in held), hint)
+        for name, (rule, hint) in RULES.items()
+    ]

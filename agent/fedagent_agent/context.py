@@ -122,14 +122,10 @@ class Context:
 
     _probe: MachineProbe = field(default_factory=MachineProbe)
     limits: LimitsSettings = field(default_factory=LimitsSettings)
-    _host: HostInfo = HostInfo()
+    host: HostInfo = HostInfo()  # what other programs say
     _held: frozenset[str] = frozenset()
     _last: tuple[float, Condition] | None = None
     _idle: float | None = None
-
-    def update_host(self, info: HostInfo) -> None:
-        """Take in what other programs say."""
-        self._host = info
 
     def read(self, now: float) -> Readings:
         """Look at the machine; `now` is monotonic."""
@@ -143,7 +139,7 @@ class Context:
             reason=objections[0].text if objections else "",
             battery=condition.power.battery if condition.power is not None else None,
             temperature_c=condition.temperature_c,
-            radio=self._host.radio,
+            radio=self.host.radio,
         )
 
     def check_limits(self, now: float) -> list[LimitCheck]:
@@ -153,7 +149,7 @@ class Context:
     def _look(self, now: float) -> tuple[Condition, list[LimitCheck]]:
         sample = self._probe.sample()
         self._note_load(sample, now)
-        host = self._host
+        host = self.host
         condition = replace(
             sample,
             power=sample.power if host.power is None else host.power,

@@ -6,8 +6,6 @@ import logging
 import os
 import time
 
-import msgspec
-
 from fedagent_node.data_dir import Identity
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.effects import Emit
@@ -19,7 +17,7 @@ from fedagent_node.site.enrolling import Joiner, join_first, renew
 from .config import AgentConfig
 from .context import ASK_S, Context, ask_host
 from .core.effects import Measured, Stopping, TrainerEnded
-from .core.worklog import LogLine, WorkLog, samples_line
+from .core.worklog import LogLine, WorkLog
 from .links import BrokerLinks
 from .machine import MachineProbe
 from .site import SiteVoucher
@@ -44,7 +42,6 @@ class AgentDaemon:
         self._shell = Shell(config, fatal=(), show=self._show)
         self._context = Context(MachineProbe(child=lambda: self._trainer.pid), limits=config.limits)
         self._worklog = WorkLog()
-        self._samples: dict[str, int] = {}
         self._measured_at, self._rests = 0.0, False
 
     async def run(self) -> None:
@@ -54,8 +51,8 @@ class AgentDaemon:
             DataDirBusyError, LinkError, DiskError: See `__main__.EXIT_CODES`.
         """
         await self._shell.run(self._serve)
-        if self._samples:
-            totals = ", ".join(f"{reason} {n}" for reason, n in sorted(self._samples.items()))
+        if samples := self._worklog.samples:
+            totals = ", ".join(f"{reason} {n}" for reason, n in sorted(samples.items()))
             _log.info("%s: samples that were not trained on: %s", self._shell.id, totals)
 
     async def _serve(self) -> None:
@@ -171,7 +168,7 @@ class AgentDaemon:
         known = ""
         while True:
             host = await ask_host()
-            self._context.update_host(host)
+            self._context.host = host
             if host.radio is not None and host.radio.interface != known:
                 known = host.radio.interface
                 _log.info("%s: Wi-Fi %s", self._shell.id, host.radio)
@@ -184,21 +181,12 @@ class AgentDaemon:
         if event.name == "ordered" and self._rests:  # what rested begins with the pauses of work
             self._measuring.cancel()
             self._measuring = self._shell.spawn(self._keep_measuring(), "measure")
-        if event.name == "samples":
-            self._log_samples(event)
         _log.debug("%s: %s", self._shell.id, event)
 
     def _log_lines(self, lines: list[LogLine]) -> None:
         for line in lines:
             level = logging.WARNING if line.loud else logging.INFO
             _log.log(level, "%s: %s", self._shell.id, line.text)
-
-    def _log_samples(self, event: Emit) -> None:
-        """Warn once of each reason why samples are not learnt from; the totals come at the end."""
-        counters = msgspec.convert(event.fields["counters"], dict[str, int])
-        for reason in counters.keys() - self._samples.keys():
-            _log.warning("%s: %s", self._shell.id, samples_line(reason, counters[reason]))
-        self._samples |= counters
 
 
 def check_stream(text: str) -> None:

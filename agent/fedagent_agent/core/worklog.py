@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import DeclineReason, ReceiptStatus
@@ -50,6 +52,8 @@ class WorkLog:
     _no_moments: str = ""
     _idle: bool = False
     _room_at: float = 0.0
+    samples: dict[str, int] = field(default_factory=dict)
+    """Those that were not learnt from, by reason; the first of each is a warning."""
 
     def lines_for(self, event: Emit, now: float) -> list[LogLine]:
         """Return the lines for an event; often none."""
@@ -88,6 +92,17 @@ class WorkLog:
                 return self._line(f"{begun}unfinished: the round ended first", now)
             case "declined":
                 return self._decline(key, event, now)
+            case "samples":
+                counters = msgspec.convert(data["counters"], dict[str, int])
+                fresh = counters.keys() - self.samples.keys()
+                self.samples |= counters
+                texts = [
+                    _SAMPLES.get(why, "{n} samples were refused: {why}").format(
+                        n=counters[why], why=why
+                    )
+                    for why in fresh
+                ]
+                return [LogLine(text, loud=True) for text in texts]
             case "opinion" if data["mode"] == "moments":
                 return self._measure(safe_text(data["reason"]), data["samples"])
         return []
@@ -125,8 +140,3 @@ class WorkLog:
             return []
         self._room_at, more, self._unsaid = now + LINE_S, self._unsaid, 0
         return [LogLine(f"{text}; {more} more rounds before it" if more else text)]
-
-
-def samples_line(reason: str, n: int) -> str:
-    """Return the line for samples that were not learnt from."""
-    return _SAMPLES.get(reason, "{n} samples were refused: {reason}").format(n=n, reason=reason)

@@ -75,18 +75,18 @@ class _Session:
     newest: int = 0  # largest counter opened
     seen: int = 0  # bit n: counter `newest - n` was opened
 
-    def is_replay(self, counter: int) -> bool:
-        behind = self.newest - counter
-        return counter < 1 or behind >= WINDOW or (behind >= 0 and bool(self.seen >> behind & 1))
-
-    def note(self, counter: int) -> None:
+    def take(self, counter: int) -> bool:
+        """Note an authentic counter; False if it was opened before, or is too old to tell."""
         ahead = counter - self.newest
         if ahead > 0:
             # Beyond the window nothing of the old bits is left: shift no further.
             self.seen = (self.seen << min(ahead, WINDOW) | 1) & ((1 << WINDOW) - 1)
             self.newest = counter
-        else:
-            self.seen |= 1 << -ahead
+            return True
+        if counter < 1 or -ahead >= WINDOW or self.seen >> -ahead & 1:
+            return False
+        self.seen |= 1 << -ahead
+        return True
 
 
 @dataclass(slots=True)
@@ -169,15 +169,14 @@ class PeerSeal:
             raise SealError(peer, Refusal.PACKET)
         if (theirs, ours) != (session.card.epoch, self.epoch):
             raise SealError(peer, Refusal.EPOCH)
-        if session.is_replay(counter):
-            raise SealError(peer, Refusal.REPLAY)
         more = header + _pair(peer, self.identity.id)
         try:
             plain = session.inward.decrypt(_nonce(counter), packet[_HEADER.size :], more)
         except InvalidTag as error:
             raise SealError(peer, Refusal.FORGED) from error
         # Only what is authentic may move the window.
-        session.note(counter)
+        if not session.take(counter):
+            raise SealError(peer, Refusal.REPLAY)
         (length,) = _LENGTH.unpack_from(plain)
         if length > len(plain) - _LENGTH.size:
             raise SealError(peer, Refusal.PACKET)

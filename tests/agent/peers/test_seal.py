@@ -141,13 +141,6 @@ def test_a_card_of_a_new_start_with_the_old_key_brings_another_key_stream(
     assert sum(x == y for x, y in zip(there, then, strict=True)) < 20, "counters began again"
 
 
-def test_a_packet_sent_back_does_not_open(pair: tuple[PeerSeal, PeerSeal]) -> None:
-    a, idb = pair[0], ids(pair)[1]
-    packet = a.seal(idb, ENVELOPE)
-    with refused("FORGED"):
-        a.open(idb, packet)
-
-
 def test_only_the_right_neighbour_opens_it(people: dict[str, Identity]) -> None:
     a, b, c = (people[name] for name in "abc")
     seals = {who.id: seal_of(who, a, b, c) for who in (a, b, c)}
@@ -156,10 +149,10 @@ def test_only_the_right_neighbour_opens_it(people: dict[str, Identity]) -> None:
             if one is not two:
                 one.meet(two.card)
     packet = seals[a.id].seal(b.id, ENVELOPE)
-    with refused("FORGED"):
-        seals[c.id].open(a.id, packet)
-    with refused("FORGED"):
-        seals[b.id].open(c.id, packet)
+    # Not another one, not as another's, and not who sent it.
+    for reader, sender in ((c, a), (b, c), (a, b)):
+        with refused("FORGED"):
+            seals[reader.id].open(sender.id, packet)
     assert seals[b.id].open(a.id, packet) == ENVELOPE
 
 
@@ -173,24 +166,26 @@ def test_strangers_are_refused_and_no_key_is_printed(people: dict[str, Identity]
     assert "Private" not in repr(a)
 
 
-def test_a_card_in_another_name_is_refused(people: dict[str, Identity]) -> None:
+def test_a_card_that_its_neighbour_did_not_make_is_refused(people: dict[str, Identity]) -> None:
     a, b, c = (people[name] for name in "abc")
-    liar, receiver = seal_of(c, a, b), seal_of(b, a, c)
-    with refused("CARD"):
-        receiver.meet(msgspec.structs.replace(liar.card, identity=a.public_bytes))
-    for field, value in (("agreement", b"\x01" * 32), ("epoch", 99), ("signature", bytes(64))):
+    weak, other = bytes(32), seal_of(c, a, b).card
+    # A key that gives everybody the secret, though it is signed.
+    signed = a.sign(sealing._signed(weak, 1))
+    lies = [
+        PeerCard(identity=a.public_bytes, agreement=weak, epoch=1, signature=signed),
+        msgspec.structs.replace(other, identity=a.public_bytes),
+        msgspec.structs.replace(other, agreement=b"\x01" * 32),
+        msgspec.structs.replace(other, epoch=99),
+        msgspec.structs.replace(other, signature=bytes(64)),
+    ]
+    receiver = seal_of(b, a, c)
+    for lie in lies:
         with refused("CARD"):
-            receiver.meet(msgspec.structs.replace(liar.card, **{field: value}))
+            receiver.meet(lie)
     assert not receiver.epoch_of(a.id)
-
-
-def test_a_key_that_gives_everybody_the_secret_is_refused(people: dict[str, Identity]) -> None:
-    a, b = people["a"], people["b"]
-    weak = bytes(32)
-    signed = b"fedagent peer card 1\x00" + (1).to_bytes(8) + weak
-    card = PeerCard(identity=a.public_bytes, agreement=weak, epoch=1, signature=a.sign(signed))
-    with refused("CARD"):
-        seal_of(b, a).meet(card)
+    receiver.meet(seal_of(a, b).card)
+    with refused("TWIN"):  # two keys in one start: a copied device
+        receiver.meet(seal_of(a, b).card)
 
 
 def test_the_same_card_again_does_not_start_counters_anew(
@@ -204,13 +199,6 @@ def test_the_same_card_again_does_not_start_counters_anew(
     assert a.seal(idb, ENVELOPE)[:25] != first[:25]
     with refused("REPLAY"):
         b.open(ida, first)
-
-
-def test_two_keys_in_one_start_are_a_copied_device(people: dict[str, Identity]) -> None:
-    _, b = acquainted(people["a"], people["b"])
-    copy = seal_of(people["a"], people["b"])
-    with refused("TWIN"):
-        b.meet(copy.card)
 
 
 def test_whoever_an_edge_names_leaves_keys_for_declared_neighbours(

@@ -142,7 +142,7 @@ def of_machine(folder: Path, limits: LimitsSettings) -> Iterator[tuple[str, Find
     yield "fsync", fsync(folder)
     # Would an agent train here now, and why not?
     host, context = asyncio.run(ask_host()), Context(limits=limits)
-    context.update_host(host)
+    context.host = host
     context.check_limits(time.monotonic())
     time.sleep(LOOK_S)  # the load is a difference
     for one in context.check_limits(time.monotonic()):
