@@ -12,6 +12,7 @@ from itertools import product
 import numpy as np
 
 from fedagent_task.aggregation.robust import registry
+from fedagent_testbed.learning.aggregating import FEDAVG, EdgeModels
 from fedagent_testbed.learning.datasets import StudyData, load_classes
 from fedagent_testbed.learning.trainer import FederatedTrainer, _model, _partition
 from fedagent_testbed.recipe import Attackers, Training
@@ -57,19 +58,19 @@ def lines(name: str, seeds: int, only: str) -> Iterator[Line]:
 @cache
 def accuracy(data: str, world: str, rule: str, kind: str, share: float, seed: int) -> float:
     """Play a rule under an attack; without a share nobody attacks."""
-    trainer = trainer_of(data, world, rule, kind, share, seed)
-    model, edge, told = trainer.initial(1), np.zeros(CLIENTS, np.int64), []
+    trainer = trainer_of(data, world, kind, share, seed)
+    rate, everybody = trainer.training.rate, np.arange(CLIENTS)
+    held = EdgeModels(trainer.initial(1), FEDAVG, "samples", rate=rate, rule=registry.create(rule))
+    told = []
     with np.errstate(all="ignore"):
         for round_ in range(1, ROUNDS + 1):
-            model = trainer.sums(model, np.arange(CLIENTS), edge, round_).models(model)[0]
+            held.take(trainer.train(held.models, everybody, np.zeros_like(everybody), round_))
             if round_ > ROUNDS - LAST:
-                told.append(trainer.accuracy(model[0]))
+                told.append(trainer.accuracy(held.models[0]))
     return float(np.mean(told))
 
 
-def trainer_of(
-    data: str, world: str, rule: str, kind: str, share: float, seed: int
-) -> FederatedTrainer:
+def trainer_of(data: str, world: str, kind: str, share: float, seed: int) -> FederatedTrainer:
     """Return who trains."""
     found, digits = samples(data), data == "digits"
     training = Training(
@@ -89,6 +90,5 @@ def trainer_of(
         training,
         seed=seed,
         held_out=0.0,
-        robust=registry.create(rule),
         attackers=Attackers(share=share, kind=attack),  # type: ignore[arg-type]
     )

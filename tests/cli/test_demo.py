@@ -109,7 +109,7 @@ def test_lines_say_how_rounds_went(tmp_path: Path, capsys: pytest.CaptureFixture
         {"event": "from a newer version"},
     )
     for event in events:
-        screen.event("coordinator", event, heard.take(event))
+        screen.event("coordinator", event, heard.take("coordinator", event))
     said = "round 1/60  in time 1 of 2  accuracy 0.500  spent 1.5\n"
     assert capsys.readouterr().out == said
     Screen(tmp_path, as_json=True).event("edge-1", {"event": "ready", "at": 3.0}, "")

@@ -183,14 +183,9 @@ def _played(
     """Run the fleet to its end; return when its first round was done, by our monotonic clock."""
     heard = Heard(rounds)
     with LocalFleet(fleet, stopped=caught) as running:
-        running.start()
-        for name, event in filter(None, running.watch()):
-            line = heard.take(event) if name == "coordinator" else ""
-            if event["event"] == "exited":
-                line = f"{name} ended with exit code {event['code']}"
-            elif event["event"] == "progress":
-                line = str(event["text"])
-            if progress and line:
+        running.start_all()
+        for came in filter(None, running.watch()):
+            if (line := heard.take(*came)) and progress:
                 echo(line)
                 sys.stdout.flush()
     return running.first_round_at

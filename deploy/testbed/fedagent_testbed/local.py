@@ -11,9 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -50,7 +50,6 @@ class RoleProcess:
         self.config = dict(config)
         self.log = log
         self.events: list[Event] = []
-        self.started_at = time.monotonic()
         self._arrival = threading.Condition()
         self._on_event = on_event
         settings = piped(self.config)
@@ -171,7 +170,7 @@ class RoleProcess:
 
 
 @dataclass
-class LocalField(AbstractContextManager["LocalField", None]):
+class LocalField:
     """A coordinator, edges and agents as processes that find each other by zeroconf.
 
     `on_event` is called in a reader thread for every event of every process.
@@ -256,6 +255,9 @@ class LocalField(AbstractContextManager["LocalField", None]):
                 process.popen.send_signal(signal.SIGTERM)
         for process in processes:
             process.stop()
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *error: object) -> None:
         """Leave no process behind."""

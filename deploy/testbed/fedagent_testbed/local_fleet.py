@@ -7,7 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -45,7 +45,6 @@ class Fleet:
         directory: For logs, and a data directory for each process.
         agents: Settings by name, with a `stream`; as in the configuration file of an agent.
         edges: Settings by name.
-        broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of a running broker.
         web: Serve the live page.
     """
 
@@ -56,31 +55,32 @@ class Fleet:
     agents: Mapping[str, Mapping[str, object]]
     edges: Mapping[str, Mapping[str, object]]
     max_wait_s: float
-    broker: str = "auto"
     web: bool = False
 
 
-class LocalFleet(AbstractContextManager["LocalFleet", None]):
+class LocalFleet(LocalField):
     """The processes of a fleet; leaving it ends them all, and so does a signal in `stopped`."""
 
     def __init__(self, fleet: Fleet, *, stopped: Callable[[], int]) -> None:
         self.first_round_at: float | None = None  # by our monotonic clock
         self._fleet, self._stopped = fleet, stopped
         self._events: queue.Queue[tuple[str, Event]] = queue.Queue(QUEUE)
-        site = f"local-{secrets.token_hex(6)}"
-        self._field = LocalField(fleet.directory, site, on_event=self._put)
+        super().__init__(
+            fleet.directory,
+            f"local-{secrets.token_hex(6)}",
+            defaults={"log_level": "info"},
+            on_event=lambda process, event: self._events.put((process.name, event)),
+        )
         self._moved_at = self._said_at = time.monotonic()
         self._waits: Event = {}
         self._training: set[str] = set()
         self._gone = {"coordinator"}
 
-    def start(self) -> None:
+    def start_all(self) -> None:
         """Start everything at once."""
-        fleet, field = self._fleet, self._field
-        field.defaults = {"log_level": "info"}
-        field.coordinator(
+        fleet = self._fleet
+        self.coordinator(
             fleet.recipe,
-            broker=fleet.broker,
             sets=fleet.sets,
             seed=fleet.seed,
             wait_edges=len(fleet.edges),
@@ -88,13 +88,12 @@ class LocalFleet(AbstractContextManager["LocalFleet", None]):
             no_web=not fleet.web,
         )
         for name, settings in fleet.edges.items():
-            field.edge(name, broker=fleet.broker, **settings)
-        shared = {"broker": fleet.broker} if "://" in fleet.broker else {}
+            self.edge(name, **settings)
         # As many devices as cores, or more, would each take all of them.
         threads = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         for index, (name, settings) in enumerate(fleet.agents.items()):
-            own = {"seed": fleet.seed * 1000 + index, **shared, **settings}
-            field.agent(name, str(own.pop("stream")), environment=threads, **own)
+            own = {"seed": fleet.seed * 1000 + index, **settings}
+            self.agent(name, str(own.pop("stream")), environment=threads, **own)
 
     def watch(self) -> Iterator[tuple[str, Event] | None]:
         """Yield process and event as they come, and None a few times a second, to the run's end.
@@ -106,9 +105,14 @@ class LocalFleet(AbstractContextManager["LocalFleet", None]):
             FleetError: The coordinator failed, another process did before the first round, or
                 nothing happened for too long.
         """
-        coordinator = self._field.processes["coordinator"]
+        coordinator = self.processes["coordinator"]
         while coordinator.popen.poll() is None and not self._stopped():
-            yield from self._heard()
+            try:
+                until = time.monotonic() + REFRESH_S
+                while (left := until - time.monotonic()) > 0:
+                    yield self._took(*self._events.get(timeout=left))
+            except queue.Empty:
+                pass
             yield from self._exits()
             yield from self._progress(time.monotonic())
             yield None
@@ -122,28 +126,12 @@ class LocalFleet(AbstractContextManager["LocalFleet", None]):
 
     def kill(self, name: str) -> bool:
         """End a process with SIGKILL, as a power cut would; False if it had ended already."""
-        process = self._field.processes[name]
+        process = self.processes[name]
         if process.popen.poll() is not None:
             return False
         self._gone.add(name)
         process.kill()
         return True
-
-    def __exit__(self, *error: object) -> None:
-        """Leave no process behind."""
-        self._field.close()
-
-    def _put(self, process: RoleProcess, event: Event) -> None:
-        self._events.put((process.name, event))
-
-    def _heard(self) -> Iterator[tuple[str, Event]]:
-        until = time.monotonic() + REFRESH_S
-        while (left := until - time.monotonic()) > 0:
-            try:
-                name, event = self._events.get(timeout=left)
-            except queue.Empty:
-                return
-            yield self._took(name, event)
 
     def _took(self, name: str, event: Event) -> tuple[str, Event]:
         at, kind = float(str(event["at"])), event.get("event")
@@ -163,7 +151,7 @@ class LocalFleet(AbstractContextManager["LocalFleet", None]):
         return name, event
 
     def _exits(self) -> Iterator[tuple[str, Event]]:
-        for process in self._field.processes.values():
+        for process in self.processes.values():
             code = process.popen.poll()
             if code is None or process.name in self._gone:
                 continue

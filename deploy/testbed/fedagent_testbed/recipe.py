@@ -18,8 +18,6 @@ SomeRounds = Annotated[int, Meta(ge=0, le=10_000_000)]
 Factor = Annotated[float, Meta(ge=1e-3, le=1e3)]
 Slower = Annotated[float, Meta(ge=1, le=1e6)]
 Seconds = Annotated[float, Meta(ge=0, le=1e6)]
-
-
 NoiseDensity = Annotated[float, Meta(ge=-200, le=-80)]
 Megahertz = Annotated[float, Meta(ge=1e-3, le=1e4)]
 PerCompute = Annotated[float, Meta(ge=1e-3, le=1e4)]
@@ -346,12 +344,20 @@ class TestbedRecipe(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return {**self.policies.get(name, {}), **own}
 
 
+_RANGES = ("speeds.factor", "radio.bandwidth_mhz", "work.compute", "work.price", "chances.own")
+
+
 def check_recipe(recipe: TestbedRecipe) -> None:
     """Raise a `RecipeError` where keys contradict each other."""
     world = recipe.world
     if world.visible > world.edges:
         raise RecipeError("world.visible", f"is {world.visible}", "is at most `edges`")
-    _check_ranges(world)
+    for key in _RANGES:
+        section, _, name = key.partition(".")
+        low, high = getattr(getattr(world, section), name)
+        if low > high:
+            hint = "write [low, high] with low <= high"
+            raise RecipeError(f"world.{key}", f"is [{low}, {high}]", hint)
     factor = max(1.0, world.late.price_factor) if world.late.share else 1.0
     dearest = world.work.price[1] * world.work.compute[1] * factor
     if dearest * MICRO > MAX_MICRO:
@@ -365,20 +371,3 @@ def check_recipe(recipe: TestbedRecipe) -> None:
         )
     if world.kind == "bas" and not world.streaming.dataset:
         raise RecipeError("world.streaming.dataset", "is missing", "name one, see docs/testbed.md")
-
-
-def _check_ranges(world: WorldSpec) -> None:
-    for section, keys in {
-        "speeds": ("factor",),
-        "radio": ("bandwidth_mhz",),
-        "work": ("compute", "price"),
-    }.items():
-        for key in keys:
-            low, high = getattr(getattr(world, section), key)
-            if not 0 < low <= high:
-                hint = "write [low, high] with 0 < low <= high"
-                raise RecipeError(f"world.{section}.{key}", f"is [{low}, {high}]", hint)
-    low, high = world.chances.own
-    if low > high:
-        hint = "write [low, high] with low <= high"
-        raise RecipeError("world.chances.own", f"is [{low}, {high}]", hint)

@@ -67,17 +67,11 @@ class RateTrace:
         return np.asarray(self.bps[self._interval(phase)], dtype=np.float64)
 
     def seconds_for(self, bits: npt.ArrayLike, start_s: npt.ArrayLike) -> FloatArray:
-        """Return how long `bits` take from `start_s` (broadcast): until the last one is across.
-
-        Raises:
-            ValueError: `bits` is negative, or something is not finite.
-        """
+        """Return how long `bits` take from `start_s` (broadcast): until the last one is across."""
         load = np.asarray(bits, dtype=np.float64)
-        start = np.asarray(start_s, dtype=np.float64)
-        if not (np.isfinite(load).all() and np.isfinite(start).all() and (load >= 0).all()):
-            raise ValueError("bits must be finite and >= 0, starts finite")
-        phase = np.mod(start, self.period_s)
-        goal = self._from_zero(phase) + load
+        phase = np.mod(np.asarray(start_s, dtype=np.float64), self.period_s)
+        k = self._interval(phase)
+        goal = self.bits[k] + (phase - self.times_s[k]) * self.bps[k] + load
         slack = _ROUNDING * goal
         # Whole periods before the one in which the last bit crosses. What is within rounding
         # of the bits before a silence has crossed before it, also at a period's end.
@@ -95,42 +89,6 @@ class RateTrace:
         index = np.searchsorted(self.times_s, phase, side="right") - 1
         return np.asarray(np.minimum(index, len(self.bps) - 1), dtype=np.intp)
 
-    def _from_zero(self, phase: FloatArray) -> FloatArray:
-        k = self._interval(phase)
-        return np.asarray(self.bits[k] + (phase - self.times_s[k]) * self.bps[k], dtype=np.float64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RttMatrix:
-    """Round-trip times between nodes, in slices of time, repeated for ever.
-
-    `seconds` are float32[T, n, n], measured from the first node to the second, which is not
-    symmetric; NaN where missing or below resolution, 0 on the diagonal.
-    """
-
-    seconds: npt.NDArray[np.float32]
-
-    def between(
-        self, slice_: npt.ArrayLike, source: npt.ArrayLike, target: npt.ArrayLike
-    ) -> FloatArray:
-        """Return the times of these pairs (broadcast), float64; slices wrap around."""
-        at = np.mod(np.asarray(slice_, dtype=np.int64), len(self.seconds))
-        here, there = np.asarray(source, dtype=np.intp), np.asarray(target, dtype=np.intp)
-        return np.asarray(self.seconds[at, here, there], dtype=np.float64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PriceTrace:
-    """The price of one rented machine over time; each price holds until the next."""
-
-    times_s: FloatArray  # float64[K], seconds since the earliest row of the whole file, rising
-    price: FloatArray  # float64[K], currency units an hour, > 0
-
-    def price_at(self, t_s: npt.ArrayLike) -> FloatArray:
-        """Return the prices at these instants; the first and last hold beyond the ends."""
-        index = np.searchsorted(self.times_s, np.asarray(t_s, dtype=np.float64), side="right")
-        return np.asarray(self.price[np.maximum(index - 1, 0)], dtype=np.float64)
-
 
 T = TypeVar("T")
 
@@ -145,24 +103,18 @@ _UNREADABLE = (
 )
 
 
-def data_path(name: str, *, folder: bool = False) -> Path:
-    """Return a file below FEDAGENT_DATA, or a folder where that is allowed."""
+def recorded(read: Callable[[Path], T], name: str, *, folder: bool = False) -> T:
+    """Return what a reader makes of a file below FEDAGENT_DATA, or of a `folder`; read once.
+
+    Raises:
+        DatasetError: It is not there, or cannot be read.
+    """
     root = os.environ.get(DATA_VARIABLE, "")
     if not root:
         raise DatasetError(name, "needs a folder of data", f"set {DATA_VARIABLE} to it")
     path = Path(root) / name
     if not (path.exists() if folder else path.is_file()):
         raise DatasetError(name, f"is not in {DATA_VARIABLE}", "see docs/testbed.md, Data")
-    return path
-
-
-def recorded(read: Callable[[Path], T], name: str, *, folder: bool = False) -> T:
-    """Return what a reader makes of a file below FEDAGENT_DATA; read once in a process.
-
-    Raises:
-        DatasetError: It is not there, or cannot be read.
-    """
-    path = data_path(name, folder=folder)
     try:
         value: T = _cached(read, path)
     except _UNREADABLE as error:
@@ -217,14 +169,17 @@ def read_mahimahi(path: Path) -> RateTrace:
     return RateTrace(name=path.name, times_s=ends, bps=packets * float(PACKET_BITS) / np.diff(ends))
 
 
-def read_rtt(path: Path) -> RttMatrix:
-    """Return the times of ``planetlab_rtt.npz`` or ``seattle_rtt.npz``."""
+def read_rtt(path: Path) -> npt.NDArray[np.float32]:
+    """Return seconds, float32[T, n, n], of ``planetlab_rtt.npz`` or ``seattle_rtt.npz``.
+
+    From the first node to the second, in slices of time; NaN where missing or below resolution.
+    """
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         name = next(one for one in _RTT_ARRAYS if one in arrays)
         seconds = arrays[name].astype(np.float32) * np.float32(_RTT_ARRAYS[name])
     # Off the diagonal 0 means missing.
     seconds[(seconds == 0) & ~np.eye(seconds.shape[1], dtype=np.bool_)] = np.nan
-    return RttMatrix(seconds)
+    return seconds
 
 
 def read_down_bps(path: Path) -> FloatArray:
@@ -233,8 +188,11 @@ def read_down_bps(path: Path) -> FloatArray:
         return np.array([float(one["dl_mbps"]) for one in json.load(stream)]) * 1e6
 
 
-def read_spot_prices(path: Path) -> tuple[PriceTrace, ...]:
-    """Return one trace a market of ``ec2_spot_*.csv``; all share one zero of time."""
+def read_spot_prices(path: Path) -> tuple[tuple[FloatArray, FloatArray], ...]:
+    """Return times and prices of each market of ``ec2_spot_*.csv``: float64[K] each.
+
+    Seconds since the earliest row of the whole file, rising, and credits an hour until the next.
+    """
     markets: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     with _opened(path) as stream:
         for row in csv.DictReader(stream):
@@ -243,7 +201,7 @@ def read_spot_prices(path: Path) -> tuple[PriceTrace, ...]:
             markets.setdefault(market, []).append((at, float(row["price_usd_per_hour"])))
     columns = [np.array(rows).T for rows in markets.values()]
     zero = min(times[0] for times, _ in columns)
-    return tuple(PriceTrace(times - zero, price) for times, price in columns)
+    return tuple((times - zero, price) for times, price in columns)
 
 
 def read_cpu_scores(path: Path) -> FloatArray:

@@ -43,12 +43,12 @@ def play(
     trainer: FederatedTrainer, rounds: int, *, edges: int = 1, absent: bool = False
 ) -> list[Floats]:
     """Return the models of rounds; with `absent` one client is away, each time another."""
-    held = EdgeModels(trainer.initial(edges), trainer.strategy, "uniform", CLIENTS)
+    held = EdgeModels(trainer.initial(edges), trainer.strategy, clients=CLIENTS, rate=RATE)
     found = []
     for round_ in range(rounds):
         clients = np.delete(np.arange(CLIENTS), [round_] if absent else [])
-        start = held.models
-        held.take(trainer.sums(start, clients, clients % edges, round_, held.controls), start)
+        edge = clients % edges
+        held.take(trainer.train(held.models, clients, edge, round_, held.controls))
         held.merge()
         found.append(held.last[""])
     return found

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from fedagent_coordinator.policies import Feedback
-from fedagent_testbed.learning.aggregating import FEDAVG, EdgeModels
+from fedagent_testbed.learning.aggregating import EdgeModels
 from fedagent_testbed.learning.trainer import FederatedLearner
 from fedagent_testbed.recipe import Weighting as Weighted
 from fedagent_testbed.study import TestbedRecipe as Study
@@ -31,7 +31,7 @@ def merged(
     weighting: Weighted = "uniform",
 ) -> npt.NDArray[np.float32]:
     """Return the models of edges, float32[M, d], after a merge."""
-    held = EdgeModels(models, FEDAVG, weighting, 1)
+    held = EdgeModels(models, weighting=weighting)
     held.learnt = held.learnt if learnt is None else learnt
     held.merge()
     return held.models

@@ -10,7 +10,7 @@ from fedagent_agent.learners import create as create_learner
 from fedagent_task.models import create
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 from fedagent_testbed.learning import trainer
-from fedagent_testbed.learning.aggregating import RoundSums, Updates
+from fedagent_testbed.learning.aggregating import EdgeModels, Updates
 from fedagent_testbed.learning.datasets import StudyData, load_classes
 from fedagent_testbed.learning.local_sgd import BatchedModel, split
 from fedagent_testbed.learning.partition import Partition, dirichlet
@@ -116,12 +116,18 @@ def test_memory_and_company_change_no_bit(
     wide = trainer_of(digits, partition, model=model)
     start = wide.initial(3)
     clients, edges = np.arange(9), np.arange(9) % 3
-    whole = wide.sums(start, clients, edges, 0).models(start)[0]
+
+    def models() -> Floats:
+        held = EdgeModels(start, weighting="samples")
+        held.take(wide.train(start, clients, edges, 0))
+        return held.models
+
+    whole = models()
     with monkeypatch.context() as narrow:
         narrow.setattr(trainer, "AT_ONCE", 1)
         parts = list(wide.train(start, clients, edges, 0))
         assert [len(part.clients) for part in parts] == [1] * 9
-        assert np.array_equal(wide.sums(start, clients, edges, 0).models(start)[0], whole)
+        assert np.array_equal(models(), whole)
     alone = all_of(wide, start, [2], 0)
     assert np.array_equal(all_of(wide, start, [8, 2, 4], 0)[1], alone[0])
     assert not np.array_equal(all_of(wide, start, [2], 1), alone), "a round has its own batches"
@@ -138,10 +144,9 @@ def test_aggregate_is_the_weighted_mean_by_edge() -> None:
     ]
 
     def aggregate(weighting: Weighting) -> Floats:
-        sums = RoundSums(len(start), weighting=weighting)
-        for part in parts:
-            sums.add(part)
-        return sums.models(start)[0]
+        held = EdgeModels(start, weighting=weighting)
+        held.take(parts)
+        return held.models
 
     uniform = aggregate("uniform")
     np.testing.assert_allclose(uniform[0], start[0] + (deltas[0] + deltas[2]) / 2, atol=1e-6)

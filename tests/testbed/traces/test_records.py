@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedagent_testbed.traces import PriceTrace, RateTrace
+from fedagent_testbed.traces import RateTrace
 
 
 def trace(times: list[float], bps: list[float]) -> RateTrace:
@@ -68,8 +68,3 @@ def test_a_transfer_ends_with_its_last_bit(link: RateTrace, start: float, share:
 def test_impossible_traces_are_refused(times: list[float], bps: list[float]) -> None:
     with pytest.raises(ValueError, match=r"^t: "):
         trace(times, bps)
-
-
-def test_a_price_holds_until_the_next_and_beyond_the_ends() -> None:
-    market = PriceTrace(times_s=np.array([10.0, 20.0]), price=np.array([0.1, 0.4]))
-    np.testing.assert_array_equal(market.price_at([0, 10, 19.9, 20, 99]), [0.1, 0.1, 0.1, 0.4, 0.4])

@@ -44,9 +44,15 @@ class Heard:
     _measure: Measure = ACCURACY
     _figure: str = "-"
 
-    def take(self, event: Event) -> str:
-        """Take in one event; of a round, return a line."""
+    def take(self, name: str, event: Event) -> str:
+        """Take in one event of a process; return a line of what people are told."""
         kind = event.get("event")
+        if kind == "exited":
+            return f"{name} ended with exit code {event['code']}, see {name}.log"
+        if kind == "progress":
+            return str(event["text"])
+        if name != "coordinator":
+            return ""
         if kind == "ready":
             own = str(event.get("broker_kind", ""))
             self.broker = own if own in ("mosquitto", "embedded") else str(event.get("broker"))
@@ -100,8 +106,10 @@ class Screen:
             sys.stdout.flush()
 
     def event(self, name: str, event: Event, line: str) -> None:
-        """Show one event; `line` is what a round has to be said of it."""
-        if self._json:
+        """Show one event; `line` is what there is to be said of it."""
+        if event.get("event") in ("exited", "progress"):
+            self.say(line)
+        elif self._json:
             emit({"from": name, **{key: value for key, value in event.items() if key != "at"}})
         elif self._drawn is not None or name != "coordinator":
             return
@@ -146,7 +154,7 @@ def run_demo(demo: Demo, *, caught: Callable[[], int], as_json: bool) -> Finish:
                     f"starting {devices} device{'s' * (devices != 1)}, {edges} "
                     f"edge{'s' * (edges != 1)} and a coordinator..."
                 )
-                fleet.start()
+                fleet.start_all()
                 for came in fleet.watch():
                     screen.refresh()
                     if came is not None:
@@ -165,14 +173,8 @@ def run_demo(demo: Demo, *, caught: Callable[[], int], as_json: bool) -> Finish:
 
 
 def _take(name: str, event: Event, heard: Heard, screen: Screen) -> None:
-    if event.get("event") == "exited":
-        screen.say(f"{name} ended with exit code {event['code']}, see {name}.log")
-        return
-    if event.get("event") == "progress":
-        screen.say(str(event["text"]))
-        return
     shown = heard.page
-    screen.event(name, event, heard.take(event) if name == "coordinator" else "")
+    screen.event(name, event, heard.take(name, event))
     if heard.page and not shown:
         screen.say(f"live page: {heard.page}")
         if sys.platform == "darwin" or os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:

@@ -1,11 +1,10 @@
-"""The strategies of live runs on a study's flat parameters: at edges, at merges, at clients.
+"""The strategies of live runs on a study's flat parameters: at edges and at merges.
 
 A model of an edge is {"": float32[d]}, with SCAFFOLD's control variate beside it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,14 +19,13 @@ from fedagent_task.aggregation import (
     RunningMean,
     Strategy,
     Sums,
-    Weighed,
 )
 from fedagent_task.aggregation.alignment import gram_of, judged
 from fedagent_task.aggregation.alignment import remembered as alignments_after
 from fedagent_task.aggregation.averaging import FedAvg, FedBn, FedNova, FedProx
 from fedagent_task.aggregation.bounds import Told, remembered, settled, told_of
-from fedagent_task.aggregation.combining import combine
-from fedagent_task.aggregation.robust import Robust
+from fedagent_task.aggregation.combining import add, combine
+from fedagent_task.aggregation.robust import PLAIN, Robust
 from fedagent_task.aggregation.robust import registry as robust_rules
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.recipe import TestbedRecipe, Weighting
@@ -76,126 +74,12 @@ class Updates:
     controls: Floats | None = None  # float32[C, d], changes of the control variates
 
 
-@dataclass(slots=True, eq=False)
-class Usual:
-    """A robust rule, and what each edge remembers of the updates before."""
-
-    rule: Robust
-    before: dict[int, tuple[Told, ...]] = field(default_factory=dict)
-    alignments: dict[int, dict[str, float]] = field(default_factory=dict)
-
-    def combined(
-        self, strategy: Strategy, edge: int, held: Sequence["_Held"]
-    ) -> tuple[RunningMean, list[Weighed]]:
-        """Return the sum of an edge's updates, and how they weigh; remembers them."""
-        before = self.before.get(edge, ())
-        told = [(one, _norm(delta.get(CONTROL))) for _, one, delta in held]
-        found = settled(self.rule, strategy.weigh, told, before)
-        self.before[edge] = remembered(before, [told_of(*one) for one in told])
-        against = self._against(edge, held) if self.rule.directions else [False] * len(held)
-        used = [
-            (partial(_itself, delta), weighed)
-            for (_, _, delta), weighed, out in zip(held, found, against, strict=True)
-            if not out
-        ]
-        return combine(self.rule, used), [weighed for _, weighed in used]
-
-    def _against(self, edge: int, held: Sequence["_Held"]) -> list[bool]:
-        names = [str(client) for client, _, _ in held]
-        before = self.alignments.get(edge, {})
-        gram = gram_of([delta[""].astype(np.float64) for _, _, delta in held])
-        now, against = judged(gram, np.array([before.get(name, np.nan) for name in names]))
-        self.alignments[edge] = alignments_after(before, names, now)
-        return [bool(one) for one in against]
-
-
-def _itself(delta: Arrays) -> Arrays:
-    return delta
-
-
-def _norm(array: Floats | None) -> float:
-    return 0.0 if array is None else float(np.linalg.norm(array))
-
-
 _Held = tuple[int, Contribution, dict[str, Floats]]
+"""An update that a robust rule looks at with all others: its client, what it claims, its arrays."""
 
 
-@dataclass(slots=True, eq=False)
-class RoundSums:
-    """The sums of a round at M edges."""
-
-    edges: int
-    strategy: Strategy = FEDAVG
-    weighting: Weighting = "uniform"
-    rate: float = 1.0
-    usual: "Usual | None" = None
-    means: list[RunningMean] = field(init=False)
-    sums: list[Sums] = field(init=False)
-    _held: list[list[_Held]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.means = [RunningMean() for _ in range(self.edges)]
-        self.sums = [Sums() for _ in range(self.edges)]
-        self._held = [[] for _ in range(self.edges)]
-
-    def add(self, part: Updates) -> None:
-        """Add updates one by one: the order of summation must not depend on how they are cut."""
-        for row, edge in enumerate(part.edges.tolist()):
-            told = self._told(part, row)
-            weighed = self.strategy.weigh(told)
-            if weighed.weight <= 0:
-                continue
-            delta = {"": part.deltas[row]}
-            if part.controls is not None:
-                delta[CONTROL] = part.controls[row]
-            if self.usual is not None:
-                self._held[edge].append((int(part.clients[row]), told, delta))
-                continue
-            self.means[edge].add(delta, weighed.weight, weighed.coefficient)
-            self.sums[edge].add(weighed)
-
-    def _settle(self) -> None:
-        """Make the sums of a robust rule of what was held back for it."""
-        for edge, held in enumerate(self._held):
-            if held and self.usual is not None:
-                self.means[edge], weighed = self.usual.combined(self.strategy, edge, held)
-                for one in weighed:
-                    self.sums[edge].add(one)
-        self._held = [[] for _ in self._held]
-
-    def models(self, start: Floats, controls: Floats | None = None) -> tuple[Floats, Floats | None]:
-        """Return the edges' models, float32[M, d], and control variates; without updates as is."""
-        self._settle()
-        models, kept = start.copy(), None if controls is None else controls.copy()
-        for edge, (mean, sums) in enumerate(zip(self.means, self.sums, strict=True)):
-            if mean.weight:
-                base: Arrays = {"": start[edge]}
-                if controls is not None:
-                    base = {**base, CONTROL: controls[edge]}
-                made = mean.apply(base, self.strategy.scale(sums))
-                models[edge] = made[""]
-                if kept is not None:
-                    kept[edge] = made[CONTROL]
-        return models, kept
-
-    def _told(self, part: Updates, row: int) -> Contribution:
-        steps = 0.0 if part.steps is None else float(part.steps[row])
-        if (shrinks := mu_of(self.strategy) * self.rate) > 0:
-            steps = (1.0 - (1.0 - shrinks) ** steps) / shrinks
-        return Contribution(
-            num_samples=float(part.samples[row]),
-            norm=float(np.linalg.norm(part.deltas[row])),
-            base_loss=0.0 if part.base_loss is None else float(part.base_loss[row]),
-            local_steps=steps,
-            uniform=self.weighting == "uniform",
-            rate=self.rate,
-            most_steps=max(steps, 1.0),
-        )
-
-
-@dataclass(slots=True, eq=False)
 class EdgeModels:
-    """The models of M edges since the last merge, and what the coordinator keeps.
+    """The models of M edges since the last merge, and what edges and coordinator keep.
 
     Attributes:
         models: float32[M, d].
@@ -204,27 +88,99 @@ class EdgeModels:
         last: float32[d], the last global model; `control` is beside it.
     """
 
-    models: Floats
-    strategy: Strategy
-    weighting: Weighting
-    clients: int
-    controls: Floats | None = field(init=False)
-    learnt: FloatArray = field(init=False)
-    steps: FloatArray = field(init=False)
-    last: dict[str, Floats] = field(init=False)
-    state: Arrays = field(init=False)
+    def __init__(
+        self,
+        first: Floats,
+        strategy: Strategy = FEDAVG,
+        weighting: Weighting = "uniform",
+        *,
+        clients: int = 1,
+        rate: float = 1.0,
+        rule: Robust = PLAIN,
+    ) -> None:
+        self._strategy, self._rule = strategy, rule
+        self._uniform, self._clients, self._rate = weighting == "uniform", clients, rate
+        self._told: dict[int, tuple[Told, ...]] = {}
+        self._alignments: dict[int, dict[str, float]] = {}
+        self.begin(first)
 
-    def __post_init__(self) -> None:
-        self.controls = np.zeros_like(self.models) if self.strategy.controls else None
-        self.learnt, self.steps = np.zeros(len(self.models)), np.zeros(len(self.models))
-        self.state = {}
+    def begin(self, first: Floats) -> None:
+        """Begin from float32[M, d]; what edges know of clients stays."""
+        edges = len(first)
+        self.models = first
+        self.controls = np.zeros_like(first) if self._strategy.controls else None
+        self.learnt, self.steps = np.zeros(edges), np.zeros(edges)
+        self.state: Arrays = {}
         self.last = self._of(0)
 
-    def take(self, round_: RoundSums, start: Floats) -> None:
-        """Take the edges' models after a round from float32[M, d]."""
-        self.models, self.controls = round_.models(start, self.controls)
-        self.learnt = self.learnt + [one.weight for one in round_.sums]
-        self.steps = self.steps + [one.local_steps for one in round_.sums]
+    def take(self, round_: Iterable[Updates]) -> None:
+        """Take what a round's clients have learnt from `models`; without updates as they are."""
+        edges = range(len(self.models))
+        sums, means = [Sums() for _ in edges], [RunningMean() for _ in edges]
+        held: list[list[_Held]] = [[] for _ in edges]
+        # One by one: the order of summation must not depend on how they are cut.
+        for part in round_:
+            for row, edge in enumerate(part.edges.tolist()):
+                claim = self._claim(part, row)
+                weighed = self._strategy.weigh(claim)
+                delta = {"": part.deltas[row]}
+                if part.controls is not None:
+                    delta[CONTROL] = part.controls[row]
+                if weighed.weight > 0 and type(self._rule) is Robust:
+                    add(means[edge], delta, weighed)
+                    sums[edge].add(weighed)
+                elif weighed.weight > 0:
+                    held[edge].append((int(part.clients[row]), claim, delta))
+        models, controls = self.models.copy(), self.controls
+        controls = None if controls is None else controls.copy()
+        for edge in edges:
+            if held[edge]:
+                means[edge], sums[edge] = self._combined(edge, held[edge])
+            if means[edge].weight:
+                made = means[edge].apply(self._of(edge), self._strategy.scale(sums[edge]))
+                models[edge] = made[""]
+                if controls is not None:
+                    controls[edge] = made[CONTROL]
+        self.models, self.controls = models, controls
+        self.learnt = self.learnt + [one.weight for one in sums]
+        self.steps = self.steps + [one.local_steps for one in sums]
+
+    def _claim(self, part: Updates, row: int) -> Contribution:
+        steps = 0.0 if part.steps is None else float(part.steps[row])
+        if (shrinks := mu_of(self._strategy) * self._rate) > 0:
+            steps = (1.0 - (1.0 - shrinks) ** steps) / shrinks
+        return Contribution(
+            num_samples=float(part.samples[row]),
+            norm=float(np.linalg.norm(part.deltas[row])),
+            base_loss=0.0 if part.base_loss is None else float(part.base_loss[row]),
+            local_steps=steps,
+            uniform=self._uniform,
+            rate=self._rate,
+            most_steps=max(steps, 1.0),
+        )
+
+    def _combined(self, edge: int, held: list[_Held]) -> tuple[RunningMean, Sums]:
+        """Return what a robust rule makes of an edge's updates; remembers them."""
+        before = self._told.get(edge, ())
+        norms = [float(np.linalg.norm(delta.get(CONTROL, 0.0))) for _, _, delta in held]
+        told = [(claim, norm) for (_, claim, _), norm in zip(held, norms, strict=True)]
+        found = settled(self._rule, self._strategy.weigh, told, before)
+        self._told[edge] = remembered(before, [told_of(*one) for one in told])
+        against = self._against(edge, held) if self._rule.directions else [False] * len(held)
+        used, sums = [], Sums()
+        for (_, _, delta), weighed, out in zip(held, found, against, strict=True):
+            if not out:
+                used.append((delta.copy, weighed))
+                sums.add(weighed)
+        return combine(self._rule, used), sums
+
+    def _against(self, edge: int, held: list[_Held]) -> list[bool]:
+        names = [str(client) for client, _, _ in held]
+        before = self._alignments.get(edge, {})
+        gram = gram_of([delta[""].astype(np.float64) for _, _, delta in held])
+        now, against = judged(gram, np.array([before.get(name, np.nan) for name in names]))
+        self._alignments[edge] = alignments_after(before, names, now)
+        return [bool(one) for one in against]
 
     def merged(self) -> tuple[dict[str, Floats], Arrays]:
         """Return the global model that a merge makes now, and the state after it.
@@ -232,10 +188,10 @@ class EdgeModels:
         It is that of the coordinator: where nobody has learnt nothing changes.
         """
         shares = [
-            EdgeShare(weight=weight, local_steps=steps, uniform=self.weighting == "uniform")
+            EdgeShare(weight=weight, local_steps=steps, uniform=self._uniform)
             for weight, steps in zip(self.learnt.tolist(), self.steps.tolist(), strict=True)
         ]
-        combined, mean = self.strategy.combine(shares), RunningMean()
+        combined, mean = self._strategy.combine(shares), RunningMean()
         for edge, weight in enumerate(combined.weights):
             if weight > 0:
                 mean.add(self._of(edge), weight)
@@ -244,10 +200,10 @@ class EdgeModels:
         merged = mean.apply({name: np.zeros_like(one) for name, one in self.last.items()})
         model: Arrays = merged
         state = self.state
-        if self.strategy.acts and self.learnt.any():
+        if self._strategy.acts and self.learnt.any():
             learnt, factor = float(self.learnt.sum()), combined.factor
-            facts = MergeFacts(weight=learnt, clients=self.clients, factor=factor)
-            model, state = self.strategy.server(self.last, merged, self.state, facts)
+            facts = MergeFacts(weight=learnt, clients=self._clients, factor=factor)
+            model, state = self._strategy.server(self.last, merged, self.state, facts)
         return {name: np.asarray(one, np.float32) for name, one in model.items()}, state
 
     def merge(self) -> None:

@@ -13,33 +13,15 @@ import numpy.typing as npt
 from fedagent_coordinator.policies import Feedback
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_task.aggregation import Strategy
-from fedagent_task.aggregation.robust import Robust
 from fedagent_task.models import create
 from fedagent_task.recipe.spec import ModelSpec
 from fedagent_testbed.recipe import Attackers, TestbedRecipe, Training
 from fedagent_testbed.worlds.base import spawned_rng
 
-from .aggregating import (
-    FEDAVG,
-    EdgeModels,
-    RoundSums,
-    Updates,
-    Usual,
-    mu_of,
-    rule_of,
-    strategy_of,
-)
+from .aggregating import FEDAVG, EdgeModels, Updates, mu_of, rule_of, strategy_of
 from .attacks import Attack
 from .datasets import StudyData, load_classes
-from .local_sgd import (
-    BatchedModel,
-    Floats,
-    Indices,
-    Shards,
-    descend,
-    draw,
-    split,
-)
+from .local_sgd import BatchedModel, Floats, Indices, Shards, descend, draw, split
 from .networks import Network
 from .partition import Partition, dirichlet, few_labels, iid, iid_for
 
@@ -48,16 +30,12 @@ Ints = npt.NDArray[np.integer]
 HIDDEN = 32
 """Units of the mlp's one hidden layer."""
 
-_ROUND = 1
-"""First word of the spawn key of a client's batches; 0 is its split (`local_sgd`)."""
-_SHARES = 2
-"""First word of the spawn key of the shares of the test set."""
-_RATES = 3
-"""First word of the spawn key of the rates at which samples come."""
+_ROUND, _SHARES, _RATES = 1, 2, 3
+"""First words of spawn keys: of a client's batches, of the shares of the test set, of the rates at
+which samples come; 0 is a client's split (`local_sgd`)."""
 AT_ONCE, AT_ONCE_BYTES = 64, 32 << 20
 """Clients that train at a time, and bytes of their models; it bounds memory, and changes no bit."""
 _BLOCK = 4096
-PLAIN = Robust()
 NOBODY = Attackers()
 
 
@@ -81,7 +59,6 @@ class FederatedTrainer:
         seed: int,
         held_out: float = 0.2,
         strategy: Strategy = FEDAVG,
-        robust: Robust = PLAIN,
         attackers: Attackers = NOBODY,
     ) -> None:
         self.model = model
@@ -89,15 +66,12 @@ class FederatedTrainer:
         self._test = data.dense_test_x[tested], data.test_y[tested]
         self._seed = seed
         self._train, self._held = split(data, partition, held_out=held_out, seed=seed)
-        self._batch, self._rate, self._weighting = training.batch, training.rate, training.weighting
-        self._training = training
+        self.training = training
         spread = spawned_rng(seed, _RATES).standard_normal(len(partition)) * training.skew
         self._rates = training.arrivals * np.exp(spread - training.skew**2 / 2)
         self.strategy = strategy
-        self._usual = None if type(robust) is Robust else Usual(robust)
         self._attack = Attack.of(attackers, len(partition), seed)
         self._train = self._attack.flipped(self._train, data.classes)
-        self._mu = mu_of(strategy)
         self._controls: dict[int, Floats] = {}  # SCAFFOLD's c_i of clients that have trained
 
     @property
@@ -130,20 +104,6 @@ class FederatedTrainer:
             part = slice(first, first + most)
             who, where = clients[part].astype(np.int64), edges[part].astype(np.int64)
             yield self._trained(start, who, where, round_, controls)
-
-    def sums(
-        self,
-        start: Floats,
-        clients: Ints,
-        edges: Ints,
-        round_: int,
-        controls: Floats | None = None,
-    ) -> RoundSums:
-        """Train these clients and return the edges' sums; see `train`."""
-        sums = RoundSums(len(start), self.strategy, self._weighting, self._rate, self._usual)
-        for part in self.train(start, clients, edges, round_, controls):
-            sums.add(part)
-        return sums
 
     def loss_rms(self, start: Floats, clients: Ints, edges: Ints, round_: int) -> FloatArray:
         """Return the root mean square of what each client's samples lose before it trains.
@@ -207,7 +167,7 @@ class FederatedTrainer:
 
     def _turned(self, clients: Indices, deltas: Floats, steps: Indices, controls: Floats) -> Floats:
         """Return the changes of the clients' control variates (option II), and keep the new."""
-        by = np.float32(self._rate) * np.maximum(steps, 1).astype(np.float32)[:, None]
+        by = np.float32(self.training.rate) * np.maximum(steps, 1).astype(np.float32)[:, None]
         change = np.where(steps[:, None] > 0, -controls - deltas / by, np.float32(0.0))
         fresh = self._own(clients) + change
         self._controls |= {client: fresh[row] for row, client in enumerate(clients.tolist())}
@@ -218,14 +178,14 @@ class FederatedTrainer:
         return np.stack([self._controls.get(client, none) for client in clients.tolist()])
 
     def _shards(self, round_: int) -> Shards:
-        if not self._training.arrivals:
+        if not self.training.arrivals:
             return self._train
         come = np.ceil(self._rates * round_).astype(np.int64)
-        return self._train.newest(come, self._training.buffer)
+        return self._train.newest(come, self.training.buffer)
 
     def _steps(self, counts: Indices) -> Indices:
         """Return the steps of clients with so many samples, int64[S]."""
-        return np.asarray(-(-counts // self._batch) * self._training.epochs, np.int64)
+        return np.asarray(-(-counts // self.training.batch) * self.training.epochs, np.int64)
 
     def _losses(
         self, start: Floats, shards: Shards, clients: Ints, edges: Ints
@@ -249,15 +209,15 @@ class FederatedTrainer:
         model = self.model
         if isinstance(model, BatchedModel):
             counts = shards.counts[clients]
-            schedule = draw(counts, self._steps(counts), rngs, self._batch)
+            schedule = draw(counts, self._steps(counts), rngs, self.training.batch)
             return descend(
                 model,
                 shards,
                 before,
                 clients=clients,
                 schedule=schedule,
-                rate=self._rate,
-                mu=self._mu,
+                rate=self.training.rate,
+                mu=mu_of(self.strategy),
                 shift=shift,
             )
         parts = [shards.of(n) for n in clients.tolist()]
@@ -296,27 +256,29 @@ class FederatedLearner:
             held_out=0.2 if training.opinions else 0.0,
             seed=seed,
             strategy=strategy,
-            robust=rule_of(recipe),
             attackers=recipe.world.attackers,
         )
         self._first = self._trainer.initial(recipe.world.edges)
-        self._edges = self._fresh()
-
-    def _fresh(self) -> EdgeModels:
-        weighting, strategy = self._recipe.world.training.weighting, self._trainer.strategy
-        return EdgeModels(self._first, strategy, weighting, self._recipe.world.clients)
+        self._edges = EdgeModels(
+            self._first,
+            strategy,
+            training.weighting,
+            clients=recipe.world.clients,
+            rate=training.rate,
+            rule=rule_of(recipe),
+        )
 
     def advance(self, feedback: Feedback) -> None:
         """Train the clients whose updates are used, and merge when it is time."""
         view, recipe = feedback.view, self._recipe
-        if self._begins(view.round):
-            self._edges = self._fresh()
         held = self._edges
+        if self._begins(view.round):
+            held.begin(self._first)
         pairs = feedback.pairs[feedback.used]
         # Newcomers hold another client's data: there are no more to deal.
         clients = view.pair_client[pairs] % recipe.world.clients
-        edges, start = view.pair_edge[pairs], held.models
-        held.take(self._trainer.sums(start, clients, edges, view.round, held.controls), start)
+        edges = view.pair_edge[pairs]
+        held.take(self._trainer.train(held.models, clients, edges, view.round, held.controls))
         merges = recipe.world.edges > 1 or self._trainer.strategy.acts
         if view.round % recipe.rounds.merge_every == 0 and merges:
             held.merge()

@@ -105,25 +105,19 @@ def _rtts(recipe: TestbedRecipe, rng: np.random.Generator) -> FloatArray:
     rounds, devices, edges = recipe.rounds.count, recipe.world.clients, recipe.world.edges
     low, high = (bound / 1e3 for bound in RTT_MS)
     matrix = recorded(read_rtt, RTT)
-    nodes = matrix.seconds.shape[1]
+    nodes = matrix.shape[1]
     if devices + edges > nodes:
         raise RecipeError(
             "world.clients", f"and edges are {devices + edges}", f"{RTT} has {nodes} nodes"
         )
     node = rng.permutation(nodes)[: devices + edges]
-    first = int(rng.integers(len(matrix.seconds)))
-    slices = (first + np.arange(rounds))[:, None, None]
-    seconds = matrix.between(slices, node[:devices, None], node[devices:])
+    slices = (int(rng.integers(len(matrix))) + np.arange(rounds)) % len(matrix)
+    seconds = matrix[slices[:, None, None], node[:devices, None], node[devices:]].astype(np.float64)
     # A slice without a measurement takes the pair's median, an unmeasured pair that of all.
-    pair = np.nanmedian(_filled(seconds), axis=0)
-    seconds = np.where(np.isfinite(seconds), seconds, pair)
-    return np.clip(seconds, low, high)
-
-
-def _filled(seconds: FloatArray) -> FloatArray:
-    never = ~np.isfinite(seconds).any(axis=0)
-    middle = float(np.nanmedian(seconds)) if np.isfinite(seconds).any() else 0.0
-    return np.where(never, middle, seconds)
+    known = np.isfinite(seconds)
+    middle = float(np.nanmedian(seconds)) if known.any() else 0.0
+    pair = np.nanmedian(np.where(known.any(axis=0), seconds, middle), axis=0)
+    return np.clip(np.where(known, seconds, pair), low, high)
 
 
 def _rents(recipe: TestbedRecipe, rng: np.random.Generator) -> IntArray:
@@ -134,12 +128,12 @@ def _rents(recipe: TestbedRecipe, rng: np.random.Generator) -> IntArray:
     markets = recorded(read_spot_prices, PRICES)
     rents = np.empty((rounds, edges))
     for edge in range(edges):
-        market = markets[int(rng.integers(len(markets)))]
-        span = float(market.times_s[-1] - market.times_s[0])
-        start = market.times_s[0] + rng.uniform(0, span)
+        times, prices = markets[int(rng.integers(len(markets)))]
+        span = float(times[-1] - times[0])
+        start = times[0] + rng.uniform(0, span)
         # The market starts over at its end.
-        at = (start - market.times_s[0] + np.arange(rounds) * PRICE_S) % max(span, 1.0)
-        price = market.price_at(market.times_s[0] + at)
+        at = (start - times[0] + np.arange(rounds) * PRICE_S) % max(span, 1.0)
+        price = prices[np.searchsorted(times, times[0] + at, side="right") - 1]
         rents[:, edge] = mean[edge] * price / price.mean()
     return np.rint(np.clip(rents, low, high) * MICRO).astype(np.int64)
 
