@@ -17,6 +17,7 @@ from fedagent_coordinator.policies import (
     round_rng,
 )
 from fedagent_coordinator.policies.selection import check_selection
+from fedagent_testbed.worlds import arrived
 
 SEED = 5
 """Of the policies that `play`."""
@@ -158,21 +159,12 @@ def ended(
         opinions = [opinions] + [np.nan] * (len(view.client_price) - 1)
     s = len(pairs)
     in_time = np.array([True] * s if x is None else x, dtype=np.bool_)
-    unknown, nothing = np.full(s, np.nan), np.zeros(s, dtype=np.int64)
-    return Feedback(
-        view=view,
-        pairs=np.array(pairs, dtype=np.int64),
-        X=in_time,
-        used=in_time,
-        tau_s=np.array([1.0] * s if tau_s is None else tau_s, dtype=np.float64),
-        dt_s=unknown,
-        lc_s=unknown,
-        ut_s=unknown,
+    return arrived(
+        view,
+        np.array(pairs, dtype=np.int64),
+        in_time,
+        np.array([1.0] * s if tau_s is None else tau_s, dtype=np.float64),
         censored=~in_time,
-        unpaid=~in_time,
-        arrivals=nothing,
-        num_samples=nothing,
-        seconds_per_iteration=unknown,
         opinions=None if opinions is None else np.array(opinions, dtype=np.float64),
     )
 

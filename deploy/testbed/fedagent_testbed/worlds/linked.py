@@ -12,7 +12,7 @@ from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.traces import read_links, recorded
 
 from .base import NEVER, Times, outcome, spawned_rng
-from .population import Failed, Failures, Population
+from .population import Failed, Population
 
 _MISSING = (1 << 20) + 6
 ROUND_S = 10.0
@@ -31,7 +31,6 @@ class LinkedWorld(ABC):
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
         self._recipe, self._seed = recipe, seed
         self._people = Population(recipe, seed)
-        self._failures = Failures(recipe, seed, self._people)
         self._failed: Failed | None = None
         self._budget = np.full(recipe.world.edges, recipe.budget_micro, dtype=np.int64)
         self.times: Times | None = None
@@ -64,7 +63,7 @@ class LinkedWorld(ABC):
         slower = self._recipe.world.bad_edge.slower
         if slower == 1.0:
             return slower
-        return np.where(self._people.pair_edge == self._failures.bad_edge, slower, 1.0)
+        return np.where(self._people.pair_edge == self._people.bad_edge, slower, 1.0)
 
     def _shown(
         self,
@@ -75,7 +74,7 @@ class LinkedWorld(ABC):
         truth: Truth,
     ) -> RoundView:
         people = self._people
-        self._failed = failed = self._failures.draw()
+        self._failed = failed = people.failed()
         if failed is not None:
             fails = failed.cause != Ending.IN_TIME
             times = replace(times, ut_s=np.where(fails, NEVER, times.ut_s))

@@ -25,6 +25,14 @@ _BAD_EDGE = (1 << 20) + 5
 _TRAITS = ("late", "dying", "speeds", "factor", "repriced", "price", "flips", "group", "sure")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Failed:
+    """Columns over the pairs of a round."""
+
+    cause: npt.NDArray[np.int8]  # int8[P], the `Ending` of an order now; IN_TIME where it is safe
+    safe: FloatArray  # float64[P], probability that nothing fails, by what is known before
+
+
 class Population:
     """The clients of a run; indices are never reused, replaced clients stay away.
 
@@ -33,7 +41,8 @@ class Population:
     """
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
-        self._recipe, self._seed = recipe, seed
+        self._recipe, self._world, self._seed = recipe, recipe.world, seed
+        self.bad_edge = int(spawned_rng(seed, _BAD_EDGE).integers(recipe.world.edges))
         self.round = 0
         self.alive = np.arange(recipe.world.clients, dtype=np.int64)
         self._unit_price: FloatArray = np.zeros(0)
@@ -50,12 +59,12 @@ class Population:
     @property
     def unit_price(self) -> FloatArray:
         """float64[n], credits per unit of compute of those alive, in this round."""
-        repriced, (low, high) = self._recipe.world.repriced, self._recipe.world.work.price
+        repriced, (low, high) = self._world.repriced, self._world.work.price
         price = self._unit_price[self.alive]
         if repriced.share and self.is_after(HALF):
             anew = low + (high - low) * self.trait("price")
             price = np.where(self.some("repriced", repriced.share), anew, price)
-        late = self._recipe.world.late
+        late = self._world.late
         return np.where(self.some("late", late.share), late.price_factor, 1.0) * price
 
     @property
@@ -78,8 +87,8 @@ class Population:
 
     def slowness(self) -> FloatArray:
         """Return float64[n], the compute that each claims over what it has."""
-        speeds, low_high = self._recipe.world.speeds, self._recipe.world.speeds.factor
-        slow = np.where(self.liar, self._recipe.world.liars.factor, 1.0)
+        speeds, low_high = self._world.speeds, self._world.speeds.factor
+        slow = np.where(self.liar, self._world.liars.factor, 1.0)
         if speeds.share and self.is_after(HALF):
             low, high = map(math.log, low_high)
             factor = np.exp(low + (high - low) * self.trait("factor"))
@@ -91,7 +100,7 @@ class Population:
 
         Late is a deadline more, so that no such update is ever in time.
         """
-        cold, late = self._recipe.world.cold, self._recipe.world.late
+        cold, late = self._world.cold, self._world.late
         extra = np.where(self.some("late", late.share), self._recipe.rounds.deadline_s, 0.0)
         if cold.rounds:
             extra += cold.extra_s * 0.5 ** max(0, min(self.round - cold.rounds, 1000))
@@ -111,20 +120,20 @@ class Population:
 
     def dead(self) -> BoolArray:
         """Return bool[n], those of which nothing arrives in this round."""
-        dying = self._recipe.world.dying
+        dying = self._world.dying
         gone = self.is_after(dying.after) and not self._is_healed()
         return self.some("dying", dying.share if gone else 0.0)
 
     def starts(self) -> IntArray:
         """Return int64[N], how often each is known to have started; 0 for who is gone."""
-        dying, starts = self._recipe.world.dying, np.zeros(self.total, dtype=np.int64)
+        dying, starts = self._world.dying, np.zeros(self.total, dtype=np.int64)
         again = self._is_healed() and dying.says
         starts[self.alive] = 1 + self.some("dying", dying.share if again else 0.0)
         return starts
 
     def begin(self, round_: int) -> None:
         """Replace some clients by new ones, when it is time; once per round."""
-        churn = self._recipe.world.churn
+        churn = self._world.churn
         leaving = round(churn.share * len(self.alive))
         again, self.round = round_ == self.round, round_
         if again or not leaving or round_ == 1 or (round_ - 1) % churn.every:
@@ -135,17 +144,55 @@ class Population:
         self.alive[places] = self.total + np.arange(leaving)
         self._born(leaving)
 
+    def failed(self) -> Failed | None:
+        """Draw what fails in this round beside slow links; None where nothing can."""
+        world, place, edge = self._world, self.pair_place, self.pair_edge
+        shares = (world.dying.share, world.bad_edge.fails, world.correlated.chance)
+        if not (any(shares) or world.flips.every):
+            return None
+        rng = spawned_rng(self._seed, _FAILURES, self.round)
+        lost = self._lost()
+        cause = np.full(len(place), Ending.IN_TIME, dtype=np.int8)
+        cause[(rng.random(len(lost)) < lost)[place]] = Ending.MISSED
+        safe = 1.0 - lost[place]
+        if world.correlated.chance:
+            cause[self._together(rng)] = Ending.MISSED
+            safe *= 1.0 - world.correlated.chance
+        dead = self.dead()[place]
+        cause[dead], safe[dead] = Ending.GONE, 0.0
+        bad, fails = edge == self.bad_edge, world.bad_edge.fails
+        safe[bad] *= 1.0 - fails
+        if rng.random() < fails:
+            cause[bad] = Ending.EDGE
+        return Failed(cause, safe)
+
+    def _lost(self) -> FloatArray:
+        """Return float64[n], the chance that each client's update is lost by itself."""
+        flips = self._world.flips
+        if not flips.every:
+            return np.zeros(len(self.alive))
+        swapped = (self.round - 1) // flips.every % 2 == 1
+        return np.where(self.some("flips", 0.5) == swapped, flips.loss, 0.0)
+
+    def _together(self, rng: np.random.Generator) -> BoolArray:
+        """Return bool[P], the pairs that are lost with all others of their edge or group."""
+        correlated = self._world.correlated
+        if correlated.by == "edge":
+            return (rng.random(self._world.edges) < correlated.chance)[self.pair_edge]
+        group = (self.trait("group") * correlated.groups).astype(np.int64)
+        return (rng.random(correlated.groups) < correlated.chance)[group][self.pair_place]
+
     def _is_healed(self) -> bool:
-        dying = self._recipe.world.dying
+        dying = self._world.dying
         last = math.floor(dying.after * self._recipe.rounds.count) + dying.heal
         return dying.heal > 0 and self.round > last
 
     def _born(self, count: int) -> None:
         before = self.total
         rng = spawned_rng(self._seed, _BIRTH, before)
-        low, high = self._recipe.world.work.price
+        low, high = self._world.work.price
         self._unit_price = np.concatenate((self._unit_price, rng.uniform(low, high, count)))
-        liars = rng.random(count) < self._recipe.world.liars.share
+        liars = rng.random(count) < self._world.liars.share
         self._liar = np.concatenate((self._liar, liars))
         rng = spawned_rng(self._seed, _BIRTH + 3, before)
         for name in _TRAITS:
@@ -153,8 +200,8 @@ class Population:
             self._traits[name] = np.concatenate((self._traits[name], drawn))
 
     def _links(self) -> tuple[IntArray, IndexArray]:
-        clients, edges = self._recipe.world.clients, self._recipe.world.edges
-        visible = self._recipe.world.visible or edges
+        clients, edges = self._world.clients, self._world.edges
+        visible = self._world.visible or edges
         place = np.repeat(np.arange(clients, dtype=np.int64), visible)
         if visible == edges:
             return place, np.tile(np.arange(edges, dtype=np.int32), clients)
@@ -177,60 +224,3 @@ def _distinct(rng: np.random.Generator, rows: int, top: int, count: int) -> IntA
         if not len(twice):
             return drawn
         drawn[twice] = rng.integers(1, top, (len(twice), count))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Failed:
-    """Columns over the pairs of a round."""
-
-    cause: npt.NDArray[np.int8]  # int8[P], the `Ending` of an order now; IN_TIME where it is safe
-    safe: FloatArray  # float64[P], probability that nothing fails, by what is known before
-
-
-class Failures:
-    """Draws what fails; None where the recipe has nothing that can."""
-
-    def __init__(self, recipe: TestbedRecipe, seed: int, people: Population) -> None:
-        self._recipe, self._seed, self._people = recipe, seed, people
-        self.bad_edge = int(spawned_rng(seed, _BAD_EDGE).integers(recipe.world.edges))
-
-    def draw(self) -> Failed | None:
-        """Return what fails in the population's round."""
-        recipe, people, world = self._recipe, self._people, self._recipe.world
-        shares = (world.dying.share, world.bad_edge.fails, world.correlated.chance)
-        if not (any(shares) or world.flips.every):
-            return None
-        place, edge = people.pair_place, people.pair_edge
-        rng = spawned_rng(self._seed, _FAILURES, people.round)
-        safe = np.ones(len(place))
-        cause = np.full(len(place), Ending.IN_TIME, dtype=np.int8)
-        lost = self._lost()
-        cause[(rng.random(len(lost)) < lost)[place]] = Ending.MISSED
-        safe *= 1.0 - lost[place]
-        if recipe.world.correlated.chance:
-            cause[self._together(rng)] = Ending.MISSED
-            safe *= 1.0 - recipe.world.correlated.chance
-        dead = people.dead()[place]
-        cause[dead], safe[dead] = Ending.GONE, 0.0
-        fails = recipe.world.bad_edge.fails
-        bad = edge == self.bad_edge
-        safe[bad] *= 1.0 - fails
-        if rng.random() < fails:
-            cause[bad] = Ending.EDGE
-        return Failed(cause, safe)
-
-    def _lost(self) -> FloatArray:
-        """Return float64[n], the chance that each client's update is lost by itself."""
-        flips, people = self._recipe.world.flips, self._people
-        if not flips.every:
-            return np.zeros(len(people.alive))
-        first = people.some("flips", 0.5)
-        swapped = (people.round - 1) // flips.every % 2 == 1
-        return np.where(first == swapped, flips.loss, 0.0)
-
-    def _together(self, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-        correlated, people = self._recipe.world.correlated, self._people
-        if correlated.by == "edge":
-            return (rng.random(self._recipe.world.edges) < correlated.chance)[people.pair_edge]
-        group = (people.trait("group") * correlated.groups).astype(np.int64)
-        return (rng.random(correlated.groups) < correlated.chance)[group][people.pair_place]
