@@ -30,8 +30,8 @@ _STYLE: dict[str, object] = {
     "legend.frameon": False,
     "font.size": 9,
 }
-Curves = tuple[FloatArray, FloatArray]
-"""Where points are [n], and their values by seed [seeds, n]; not finite where there is none."""
+Of = Callable[[Sequence[History]], list[FloatArray]]
+"""Returns the values of each seed over 1, 2, ...; not finite where there is none."""
 Panel = tuple[str, str, Callable[[Axes], None]]
 """A title, the name of the axis below, and what draws the rest."""
 
@@ -71,39 +71,32 @@ def _of_selection(result: Comparison) -> list[Panel]:
     known = "oracle-p" if "oracle-p" in result.reference else "oracle"
     best: Sequence[History] = result.reference.get(known, ())
 
-    def utility(runs: Sequence[History]) -> Curves:
-        return _counted([*map(total, runs)])
+    def regret(runs: Sequence[History]) -> list[FloatArray]:
+        return [total(a) - total(b) for a, b in zip(best, runs, strict=True)]
 
-    def regret(runs: Sequence[History]) -> Curves:
-        return _counted([total(a) - total(b) for a, b in zip(best, runs, strict=True)])
+    def ranks(runs: Sequence[History]) -> list[FloatArray]:
+        return [np.sort(run.rates())[::-1] for run in runs]
 
-    def accuracy(runs: Sequence[History]) -> Curves:
-        return _counted([run["accuracy"] for run in runs])
-
-    def ranks(runs: Sequence[History]) -> Curves:
-        return _counted([np.sort(run.rates())[::-1] for run in runs])
-
-    below = "client, most selected first"
-    every = [
-        ("cumulative utility", "round", utility, True),
-        (f"regret against {known}", "round", regret, bool(best)),
-        ("accuracy of the mean model", "round", accuracy, result.recipe.world.training.dataset),
+    data, below = result.recipe.world.training.dataset, "client, most selected first"
+    every: list[tuple[str, str, Of, object]] = [
+        ("cumulative utility", "round", lambda runs: [total(run) for run in runs], True),
+        (f"regret against {known}", "round", regret, best),
+        (
+            "accuracy of the mean model",
+            "round",
+            lambda runs: [run["accuracy"] for run in runs],
+            data,
+        ),
         ("selection rate, clients by rank", below, ranks, True),
     ]
     return [(title, x, partial(curves, result, of)) for title, x, of, there in every if there]
 
 
-def _counted(rows: Sequence[FloatArray]) -> Curves:
-    """Return one row a seed, over 1, 2, ...; shorter rows end early."""
-    longest = max(map(len, rows))
-    padded = [np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in rows]
-    return np.arange(1, longest + 1, dtype=np.float64), np.array(padded, dtype=np.float64)
-
-
-def curves(result: Comparison, of: Callable[[Sequence[History]], Curves], axes: Axes) -> None:
+def curves(result: Comparison, of: Of, axes: Axes) -> None:
     """Draw for each policy the mean over seeds, and its 95 % interval where all have a value."""
     for index, (name, runs) in enumerate(result.histories.items()):
-        x, y = of(runs)
+        y = np.array(of(runs), dtype=np.float64)
+        x = np.arange(1, y.shape[1] + 1, dtype=np.float64)
         known = np.flatnonzero(np.isfinite(y).any(axis=0))
         if not len(known):
             continue

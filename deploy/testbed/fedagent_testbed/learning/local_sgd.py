@@ -174,53 +174,15 @@ def _gathered(data: StudyData, parts: list[Indices]) -> Shards:
     return Shards(x, y, np.cumsum(counts) - counts, counts)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Schedule:
-    """Batches of S clients for T steps; a client with fewer steps stops early.
-
-    Attributes:
-        place: int64[S, T, B], index of a sample within its client's part; the part's size
-            where there is no sample.
-    """
-
-    place: Indices
-    weight: Floats  # float32[S, T, B], 1 / (samples of the batch); 0 where there is none
-    steps: Indices  # int64[S]
-
-
-def draw(
-    counts: Indices, steps: Indices, rngs: list[np.random.Generator], batch_size: int
-) -> Schedule:
-    """Shuffle every client's samples anew for every epoch and cut them into batches.
-
-    The last batch of an epoch holds what is left. Each client has a generator of its own, because
-    its batches must not depend on who else trains.
-    """
-    longest = int(steps.max(initial=0))
-    place = np.broadcast_to(counts[:, None, None], (len(counts), longest, batch_size)).copy()
-    weight = np.zeros(place.shape, np.float32)
-    for i, rng in enumerate(rngs):
-        count, todo = int(counts[i]), int(steps[i])
-        if not todo:
-            continue
-        per_epoch = -(-count // batch_size)
-        epochs = -(-todo // per_epoch)
-        orders = rng.permuted(np.tile(np.arange(count), (epochs, 1)), axis=1)
-        padded = np.full((epochs, per_epoch * batch_size), count, np.int64)
-        padded[:, :count] = orders
-        place[i, :todo] = padded.reshape(-1, batch_size)[:todo]
-        there = place[i, :todo] < count
-        weight[i, :todo] = there / there.sum(axis=1, keepdims=True)
-    return Schedule(place, weight, steps)
-
-
 def descend(
     model: BatchedModel,
     shards: Shards,
     start: Floats,
     *,
     clients: Indices,
-    schedule: Schedule,
+    steps: Indices,
+    rngs: list[np.random.Generator],
+    batch: int,
     rate: float,
     mu: float = 0.0,
     shift: Floats | None = None,
@@ -231,22 +193,22 @@ def descend(
     `shift`, float32[S, size].
 
     A client's result does not depend, to the bit, on who else trains: a batched product is one
-    call of the same BLAS kernel per client, and every batch has the same shape. `clients` come
-    with the longest schedule first.
+    call of the same BLAS kernel per client, every batch has the same shape, and each client has a
+    generator of its own. `clients` come with the most `steps`, int64[S], first.
     """
     theta = start.copy()
     slope = np.empty_like(theta)
-    first = shards.first[clients]
-    last = np.maximum(shards.counts[clients] - 1, 0)
+    first, counts = shards.first[clients], shards.counts[clients]
+    place, weight = _batches(counts, steps, rngs, batch)
     # Padding may read any row: its weight is 0.
-    rows = np.minimum(schedule.place, last[:, None, None]) + first[:, None, None]
-    batch = np.empty((len(clients), rows.shape[2], model.features), np.float32)
+    rows = np.minimum(place, np.maximum(counts - 1, 0)[:, None, None]) + first[:, None, None]
+    samples = np.empty((len(clients), batch, model.features), np.float32)
     for step in range(rows.shape[1]):
-        active = int(np.searchsorted(-schedule.steps, -step, side="left"))
-        at, x, out = rows[:active, step], batch[:active], slope[:active]
+        active = int(np.searchsorted(-steps, -step, side="left"))
+        at, x, out = rows[:active, step], samples[:active], slope[:active]
         # Only "clip" writes to `out` without a buffer; every index is valid.
         np.take(shards.x, at, axis=0, out=x, mode="clip")
-        model.gradient(theta[:active], x, shards.y[at], schedule.weight[:active, step], out)
+        model.gradient(theta[:active], x, shards.y[at], weight[:active, step], out)
         if mu:
             out += np.float32(mu) * (theta[:active] - start[:active])
         if shift is not None:
@@ -254,3 +216,31 @@ def descend(
         out *= np.float32(rate)
         theta[:active] -= out
     return theta
+
+
+def _batches(
+    counts: Indices, steps: Indices, rngs: list[np.random.Generator], size: int
+) -> tuple[Indices, Floats]:
+    """Shuffle every client's samples anew for every epoch and cut them into batches.
+
+    The last batch of an epoch holds what is left; a client with fewer steps stops early.
+
+    Returns: int64[S, T, size], the index of a sample within its client's part, or the part's size
+    where there is no sample; and float32[S, T, size], 1 / (samples of the batch), or 0.
+    """
+    longest = int(steps.max(initial=0))
+    place = np.broadcast_to(counts[:, None, None], (len(counts), longest, size)).copy()
+    weight = np.zeros(place.shape, np.float32)
+    for i, rng in enumerate(rngs):
+        count, todo = int(counts[i]), int(steps[i])
+        if not todo:
+            continue
+        per_epoch = -(-count // size)
+        epochs = -(-todo // per_epoch)
+        orders = rng.permuted(np.tile(np.arange(count), (epochs, 1)), axis=1)
+        padded = np.full((epochs, per_epoch * size), count, np.int64)
+        padded[:, :count] = orders
+        place[i, :todo] = padded.reshape(-1, size)[:todo]
+        there = place[i, :todo] < count
+        weight[i, :todo] = there / there.sum(axis=1, keepdims=True)
+    return place, weight

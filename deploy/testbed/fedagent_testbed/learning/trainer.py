@@ -21,7 +21,7 @@ from fedagent_testbed.worlds.base import spawned_rng
 from .aggregating import FEDAVG, EdgeModels, Updates, mu_of, rule_of, strategy_of
 from .attacks import Attack
 from .datasets import StudyData, load_classes
-from .local_sgd import BatchedModel, Floats, Indices, Shards, descend, draw, split
+from .local_sgd import BatchedModel, Floats, Indices, Shards, descend, split
 from .networks import Network
 from .partition import Partition, dirichlet, few_labels, iid, iid_for
 
@@ -140,14 +140,15 @@ class FederatedTrainer:
         controls: Floats | None,
     ) -> Updates:
         shards = self._shards(round_)
-        steps = self._steps(shards.counts[clients])
+        epochs, batch = self.training.epochs, self.training.batch
+        steps = np.asarray(-(-shards.counts[clients] // batch) * epochs, np.int64)
         order = np.argsort(-steps, kind="stable")
         sorted_ = clients[order]
         rngs = [spawned_rng(self._seed, _ROUND, round_, n) for n in sorted_.tolist()]
         before, beside = start[edges[order]], None if controls is None else controls[edges]
         shift = None if beside is None else beside[order] - self._own(sorted_)
         deltas = np.empty_like(before)
-        deltas[order] = self._learnt(before, shards, sorted_, rngs, shift) - before
+        deltas[order] = self._learnt(before, shards, sorted_, steps[order], rngs, shift) - before
         base_loss = np.zeros(len(clients)) if "base_loss" in self.strategy.needs else None
         if base_loss is not None:
             for row, lost in self._losses(start, shards, clients, edges):
@@ -183,10 +184,6 @@ class FederatedTrainer:
         come = np.ceil(self._rates * round_).astype(np.int64)
         return self._train.newest(come, self.training.buffer)
 
-    def _steps(self, counts: Indices) -> Indices:
-        """Return the steps of clients with so many samples, int64[S]."""
-        return np.asarray(-(-counts // self.training.batch) * self.training.epochs, np.int64)
-
     def _losses(
         self, start: Floats, shards: Shards, clients: Ints, edges: Ints
     ) -> Iterator[tuple[int, FloatArray]]:
@@ -202,20 +199,21 @@ class FederatedTrainer:
         before: Floats,
         shards: Shards,
         clients: Indices,
+        steps: Indices,
         rngs: list[np.random.Generator],
         shift: Floats | None,
     ) -> Floats:
-        """Return what clients, the longest schedule first, make of float32[S, d]."""
+        """Return what clients, those with the most steps first, make of float32[S, d]."""
         model = self.model
         if isinstance(model, BatchedModel):
-            counts = shards.counts[clients]
-            schedule = draw(counts, self._steps(counts), rngs, self.training.batch)
             return descend(
                 model,
                 shards,
                 before,
                 clients=clients,
-                schedule=schedule,
+                steps=steps,
+                rngs=rngs,
+                batch=self.training.batch,
                 rate=self.training.rate,
                 mu=mu_of(self.strategy),
                 shift=shift,
