@@ -5,7 +5,6 @@ Every process watches its standard input and ends when this one goes, however it
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -123,14 +122,12 @@ class RoleProcess:
 
     def stop(self) -> int:
         """Ask the process to end, insist after a while; return its exit code."""
-        if self.popen.poll() is None:
-            self.popen.send_signal(signal.SIGTERM)
-            try:
-                self.popen.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                self.popen.kill()
-                self.popen.wait(STOP_S)
-        return self.close()
+        self.popen.terminate()  # nothing if it has ended
+        try:
+            return self.close()
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            return self.close()
 
     def close(self) -> int:
         """Reap an ended process and close its pipes."""
@@ -251,8 +248,7 @@ class LocalField:
         order = list(MODULES)
         processes = sorted(self.processes.values(), key=lambda process: order.index(process.role))
         for process in processes:
-            if process.popen.poll() is None and process.popen.stdin is not None:
-                process.popen.send_signal(signal.SIGTERM)
+            process.popen.terminate()
         for process in processes:
             process.stop()
 
