@@ -176,7 +176,9 @@ def read_rtt(path: Path) -> npt.NDArray[np.float32]:
     """
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         name = next(one for one in _RTT_ARRAYS if one in arrays)
-        seconds = arrays[name].astype(np.float32) * np.float32(_RTT_ARRAYS[name])
+        seconds: npt.NDArray[np.float32] = arrays[name].astype(np.float32) * np.float32(
+            _RTT_ARRAYS[name]
+        )
     # Off the diagonal 0 means missing.
     seconds[(seconds == 0) & ~np.eye(seconds.shape[1], dtype=np.bool_)] = np.nan
     return seconds
