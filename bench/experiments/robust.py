@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from fedagent_task.aggregation.robust import registry
-from fedagent_testbed.learning.aggregating import FEDAVG, EdgeModels
+from fedagent_testbed.learning.aggregating import EdgeModels
 from fedagent_testbed.learning.datasets import StudyData, load_classes
 from fedagent_testbed.learning.trainer import FederatedTrainer, _model, _partition
 from fedagent_testbed.recipe import Attackers, Training
@@ -59,15 +59,19 @@ def lines(name: str, seeds: int, only: str) -> Iterator[Line]:
 def accuracy(data: str, world: str, rule: str, kind: str, share: float, seed: int) -> float:
     """Play a rule under an attack; without a share nobody attacks."""
     trainer = trainer_of(data, world, kind, share, seed)
-    rate, everybody = trainer.training.rate, np.arange(CLIENTS)
-    held = EdgeModels(trainer.initial(1), FEDAVG, "samples", rate=rate, rule=registry.create(rule))
-    told = []
+    held, everybody, told = edges_of(trainer, rule), np.arange(CLIENTS), list[float]()
     with np.errstate(all="ignore"):
         for round_ in range(1, ROUNDS + 1):
             held.take(trainer.train(held.models, everybody, np.zeros_like(everybody), round_))
             if round_ > ROUNDS - LAST:
                 told.append(trainer.accuracy(held.models[0]))
     return float(np.mean(told))
+
+
+def edges_of(trainer: FederatedTrainer, rule: str, edges: int = 1) -> EdgeModels:
+    """Return the edges' models, with a robust rule of that name."""
+    first, rate = trainer.initial(edges), trainer.training.rate
+    return EdgeModels(first, weighting="samples", rate=rate, rule=registry.create(rule))
 
 
 def trainer_of(data: str, world: str, kind: str, share: float, seed: int) -> FederatedTrainer:

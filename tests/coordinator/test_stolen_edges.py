@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.experiments.robust import CLIENTS, trainer_of
+from bench.experiments.robust import CLIENTS, edges_of, trainer_of
 from fedagent_coordinator.core.effects import Merge, MergePart
 from fedagent_coordinator.merged_models import merge_files
 from fedagent_node.blobs import BlobStore
@@ -37,7 +37,7 @@ def played(
     world: str, edges: int, lie: str, *, held_out: bool, seed: int, rounds: int, alone: bool = False
 ) -> tuple[float, float]:
     """Return the accuracy at the end, and the share of rounds that left an honest edge out."""
-    trainer = trainer_of("digits", world, "clipped-mean", "clean", 0.0, seed)
+    trainer = trainer_of("digits", world, "clean", 0.0, seed)
     x, y = trainer._test
     apart = np.arange(len(y)) % 5 == 0
 
@@ -47,6 +47,7 @@ def played(
         return np.array([losses[part::PARTS].mean() for part in range(PARTS)], np.float64)
 
     model, state, told, out = trainer.initial(1), "", list[float](), 0
+    held = edges_of(trainer, "clipped-mean", edges)
     place, first = np.arange(CLIENTS) % edges, np.zeros(0)
     rule, manifest = registry.create("clipped-mean"), Manifest.of({"": model[0]})
     with tempfile.TemporaryDirectory() as folder, np.errstate(all="ignore"):
@@ -58,13 +59,14 @@ def played(
         for round_ in range(1, rounds + 1):
             start = np.tile(model, (edges, 1))
             (updates,) = trainer.train(start, np.arange(CLIENTS), place, round_)
-            sums = trainer.sums(start, np.arange(CLIENTS), place, round_)
-            moves = (sums.models(start)[0] - start).astype(np.float64)
+            held.begin(start)
+            held.take([updates])
+            moves = (held.models - start).astype(np.float64)
             first = first if first.size else moves[0] / np.linalg.norm(moves[0])
             moves[0] = LIES[lie](moves[0], first)
             parts = [
-                MergePart(put(start[0] + move), one.weight, one.weight, str(edge))
-                for edge, (move, one) in enumerate(zip(moves, sums.sums, strict=True))
+                MergePart(put(start[0] + move), weight, weight, str(edge))
+                for edge, (move, weight) in enumerate(zip(moves, held.learnt.tolist(), strict=True))
             ][alone:]
             usual = float(np.median(np.linalg.norm(updates.deltas, axis=1)))
             merge = Merge(round_, tuple(sorted(parts)), 0, usual, put(start[0]), state)
