@@ -1,6 +1,5 @@
 """Rules that every selection policy obeys, whoever wrote it."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,27 +11,15 @@ from hypothesis import strategies as st
 from fedagent_coordinator import policies
 from fedagent_coordinator.books.records import pack, unpack_arrays
 from fedagent_coordinator.errors import InvalidViewError, MissingFeatureError
-from fedagent_coordinator.policies import Bound, Purpose, SelectionPolicy, round_rng
+from fedagent_coordinator.policies import Bound, Purpose, round_rng
 from fedagent_coordinator.policies.base import NOT_FEATURES, State
 from fedagent_coordinator.policies.selection import check_selection, spent_per_edge
 from fedagent_protocol.errors import ParameterError
 from tests.fakes.rounds import FEATURES, random_feedback, random_view
 
-SEED = 11
+from . import SEED, live
 
 every_policy = pytest.mark.parametrize("name", policies.names())
-
-
-def play(policy: SelectionPolicy, rounds: range, **world: float) -> Iterator[list[int]]:
-    """Let a policy live through rounds of a seeded world; yield what it chose."""
-    for t in rounds:
-        rng = np.random.default_rng((SEED, t))
-        view = random_view(rng, t, **world)  # type: ignore[arg-type]
-        selection = policy.select(view, round_rng(SEED, t, Purpose.SELECT))
-        check_selection(view, selection.pairs)
-        assert len(selection.scores) == len(selection.bound) == len(view.pair_client)
-        yield selection.pairs.tolist()
-        policy.learn(random_feedback(rng, view, selection))
 
 
 def same(left: State, right: State) -> bool:
@@ -69,7 +56,7 @@ def test_constraints_hold_whatever_the_round(
 @every_policy
 def test_select_changes_no_state_and_does_not_touch_the_view(name: str) -> None:
     policy = policies.create(name)
-    list(play(policy, range(1, 10)))
+    live("policies", policy, range(1, 10), clients=12)
     view = random_view(np.random.default_rng(5), 10)
     for column in (view.pair_features, view.client_price, view.edge_budget, view.pair_client):
         column.flags.writeable = False
@@ -116,7 +103,7 @@ def test_restored_in_any_round_it_continues_bit_equal(name: str, params: dict[st
 @every_policy
 def test_one_client_that_fits_is_chosen_sooner_or_later(name: str) -> None:
     world = {"clients": 1, "edges": 1, "seen": 1.0, "available": 1.0}
-    assert [0] in list(play(policies.create(name), range(1, 10), **world))
+    assert [0] in live("policies", policies.create(name), range(1, 10), **world)
 
 
 @every_policy

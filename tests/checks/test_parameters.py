@@ -7,15 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator import iterations, placement, policies, solvers
+from fedagent_coordinator import iterations, policies
 from fedagent_coordinator.errors import PolicyError
-from fedagent_coordinator.placement import PlacementView
-from fedagent_coordinator.policies import Purpose, round_rng
-from fedagent_coordinator.policies.selection import check_selection
-from fedagent_coordinator.solvers import AssignmentProblem
 from fedagent_protocol.errors import ParameterError, RegistryError, UnknownNameError
-from fedagent_protocol.registry import Registry
-from tests.fakes.rounds import random_feedback, random_view
+
+from . import KINDS, live
 
 VALUES: tuple[Any, ...] = (
     *(None, True, False, "x", "", "compute", b"x", object(), {}, {"a": 1}),
@@ -24,12 +20,6 @@ VALUES: tuple[Any, ...] = (
     *([], [1], [1, 1], [-1], [2**62], ["x"], ["compute"], [[1, 2]], [[0, 1.5]], [None], (1.5,)),
     *(np.array([1, 2]), np.float64(0.5), {1, 2}, lambda: 1),
 )
-KINDS: dict[str, Registry[Any]] = {
-    "policies": policies.registry,
-    "placements": placement.registry,
-    "solvers": solvers.registry,
-    "iterations": iterations.registry,
-}
 PARAMETERS = [
     (kind, name, parameter)
     for kind, registry in KINDS.items()
@@ -43,37 +33,6 @@ anything = (
     | st.text(max_size=5)
     | st.lists(st.integers(-1, 9) | st.floats(), max_size=3)
 )
-
-
-def use(kind: str, thing: Any) -> None:
-    """Let it decide and learn twice."""
-    for t in (1, 2):
-        rng = np.random.default_rng(t)
-        view = random_view(rng, t)
-        if kind == "policies":
-            selection = thing.select(view, round_rng(0, t, Purpose.SELECT))
-            check_selection(view, selection.pairs)
-            thing.learn(random_feedback(rng, view, selection))
-        elif kind == "placements":
-            rents = np.array([5, 3, 9], dtype=np.int64)
-            live = np.ones(3, dtype=np.bool_)
-            seconds = rng.random(3)
-            asked = PlacementView(
-                round=t, edge_live=live, edge_rent=rents, budget_micro=99, edge_transfer_s=seconds
-            )
-            thing.learn(thing.choose(asked, rng), 1.0)
-        elif kind == "solvers":
-            thing.solve(
-                AssignmentProblem(
-                    value=rng.random(len(view.pair_client)),
-                    cost=view.pair_price,
-                    client=view.pair_client,
-                    edge=view.pair_edge,
-                    budget=view.edge_budget,
-                )
-            )
-        else:
-            thing.choose(np.arange(3), rng)
 
 
 @settings(max_examples=150, deadline=None)
@@ -92,7 +51,7 @@ def test_a_wrong_value_is_refused_by_name_or_works(
         assert isinstance(value, str)
         return
     try:
-        use(kind, thing)
+        live(kind, thing, range(1, 3), clients=12)
     except (PolicyError, RegistryError) as error:
         assert "\n" not in str(error)
 

@@ -26,10 +26,6 @@ PATIENCE_S = 600.0
 STOP_S = 60.0
 
 
-class EventTimeoutError(Exception):
-    """Raised when a process did not emit what was waited for; it says how its log ends."""
-
-
 class RoleProcess:
     """One role as a child process, and its events; each has ``at``, our monotonic clock."""
 
@@ -85,7 +81,7 @@ class RoleProcess:
         return [event for event in list(self.events) if event.get("event") == kind]
 
     def wait(self, kind: str, *, timeout_s: float = PATIENCE_S, **where: object) -> Event:
-        """Wait for an event, or raise an `EventTimeoutError` with the end of the log."""
+        """Wait for an event, or raise a `TimeoutError` with the end of the log."""
         deadline = time.monotonic() + timeout_s
         with self._arrival:
             while (event := self.first(kind, **where)) is None:
@@ -98,11 +94,11 @@ class RoleProcess:
                 self._arrival.wait(min(left, 0.5))
         return event
 
-    def _missed(self, wanted: str) -> EventTimeoutError:
+    def _missed(self, wanted: str) -> TimeoutError:
         code = self.popen.poll()
         state = "still runs" if code is None else f"ended with {code}"
         tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
-        return EventTimeoutError(
+        return TimeoutError(
             f"{self.name} {state} and never emitted {wanted!r}; its log ends:\n{tail}"
         )
 

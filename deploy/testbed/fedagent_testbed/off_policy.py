@@ -146,25 +146,22 @@ def estimated(rounds: list[Choices]) -> Estimate:
 
 
 def _check(rounds: int, effective: float, without: float) -> None:
-    more = "run longer, or explore more (policy.exploration, policy.exploration_bound)"
     if rounds < LEAST_ROUNDS:
-        raise NoSupportError(
-            f"{rounds} rounds were settled, at least {LEAST_ROUNDS} are needed", more
-        )
-    if without > MOST_WITHOUT:
+        problem = f"{rounds} rounds were settled, at least {LEAST_ROUNDS} are needed"
+    elif without > MOST_WITHOUT:
         problem = (
             f"the run could never have made {without:.1%} of this policy's choices; "
             f"at most {MOST_WITHOUT:.0%} may be extrapolated"
         )
-        raise NoSupportError(
-            problem, "set policy.exploration above 0 and a wider exploration_bound"
-        )
-    if effective < LEAST_EFFECTIVE:
+    elif effective < LEAST_EFFECTIVE:
         problem = (
             f"the choices that both made are worth {effective:.0f} orders (effective sample size); "
             f"at least {LEAST_EFFECTIVE:.0f} are needed"
         )
-        raise NoSupportError(problem, more)
+    else:
+        return
+    more = "run longer, with policy.exploration above 0 and a wider policy.exploration_bound"
+    raise NoSupportError(problem, more)
 
 
 def _value(rounds: FloatArray, wide: tuple[float, float]) -> Value:

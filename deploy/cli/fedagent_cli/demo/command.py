@@ -74,8 +74,8 @@ def demo(*, folder: Path | None, as_json: bool, **asked: Any) -> None:
     # A signal has its clean end and its result from here on.
     with remembered() as caught:
         made = prepare(folder=folder, **asked)
-        finish = run_demo(made, caught=caught, as_json=as_json)
-        code = conclude(made, finish, as_json=as_json)
+        heard = run_demo(made, caught=caught, as_json=as_json)
+        code = conclude(made, heard, as_json=as_json)
         if folder is None:
             tidy(made.directory, (*made.edges, *made.agents))
     raise Exit(code)

@@ -17,13 +17,13 @@ from fedagent_protocol.errors import credits_text
 from fedagent_testbed.local_fleet import FleetError
 
 from .plan import Demo
-from .run import Finish
+from .run import Heard
 
 SIGNAL_BASE = 128
 LEDGER: Mapping[object, str] = {True: "balanced", False: "NOT BALANCED", None: "no run yet"}
 
 
-def conclude(demo: Demo, finish: Finish, *, as_json: bool) -> int:
+def conclude(demo: Demo, heard: Heard, *, as_json: bool) -> int:
     """Write the report, tell the result, and return the exit code.
 
     Raises:
@@ -33,18 +33,18 @@ def conclude(demo: Demo, finish: Finish, *, as_json: bool) -> int:
     data_dir = demo.directory / "coordinator"
     run, report = None, None
     try:
-        run = _of_demo(read_run_report(data_dir), demo, finish)
+        run = _of_demo(read_run_report(data_dir), demo, heard)
         report = write_report(run, demo.directory)
     except MissingError as error:
-        if not finish.signal:
+        if not heard.signal:
             raise FleetError("the coordinator left no run", f"see {data_dir}.log") from error
-    result = _summary(demo, finish, run) | {"report": report and str(report)}
+    result = _summary(demo, heard, run) | {"report": report and str(report)}
     if as_json:
         emit(result)
     else:
         _show(result, run, data_dir)
-    if finish.signal:
-        return INTERRUPTED if finish.signal == 2 else SIGNAL_BASE + finish.signal
+    if heard.signal:
+        return INTERRUPTED if heard.signal == 2 else SIGNAL_BASE + heard.signal
     if not result["ledger_balanced"]:
         raise CliError("the ledger does not balance", f"see {data_dir}", exit_code=UNBALANCED)
     if result["rounds_done"] != demo.rounds and not result["conclusion"]:
@@ -54,9 +54,9 @@ def conclude(demo: Demo, finish: Finish, *, as_json: bool) -> int:
     return 0
 
 
-def _summary(demo: Demo, finish: Finish, run: RunReport | None) -> dict[str, object]:
+def _summary(demo: Demo, heard: Heard, run: RunReport | None) -> dict[str, object]:
     """Return the demo's result as the last line of ``--json`` has it."""
-    heard, first = finish.heard, finish.seconds_to_first_round
+    first = heard.seconds_to_first_round
     rounds = run.rounds if run else ()
     return {
         "rounds_done": len(rounds),
@@ -65,7 +65,7 @@ def _summary(demo: Demo, finish: Finish, run: RunReport | None) -> dict[str, obj
         "metrics": run.summary.metrics if run else {},
         "ledger_balanced": run.ledger_balanced if run else None,
         "seconds_to_first_round": None if first is None else round(first, 3),
-        "seconds": round(finish.seconds, 3),
+        "seconds": round(heard.seconds, 3),
         "agents": len(demo.agents),
         "edges": len(demo.edges),
         "policy": run.summary.policy if run else None,
@@ -77,7 +77,7 @@ def _summary(demo: Demo, finish: Finish, run: RunReport | None) -> dict[str, obj
         "killed": heard.killed or None,
         "run": run.summary.run if run else heard.run,
         "data_dir": str(demo.directory / "coordinator"),
-        "interrupted": bool(finish.signal),
+        "interrupted": bool(heard.signal),
     }
 
 
@@ -112,15 +112,15 @@ def _show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> N
         echo(f"  {own} {role}")
 
 
-def _of_demo(run: RunReport, demo: Demo, finish: Finish) -> RunReport:
-    first, plan = finish.seconds_to_first_round, demo.plan
+def _of_demo(run: RunReport, demo: Demo, heard: Heard) -> RunReport:
+    first, plan = heard.seconds_to_first_round, demo.plan
     facts = {
         "fleet": f"{len(demo.agents)} agents, {len(demo.edges)} edges, all on one machine",
-        "broker": finish.heard.broker,
+        "broker": heard.broker,
         "first round after": "-" if first is None else f"{first:.1f} s",
-        "whole demo": f"{finish.seconds:.1f} s",
+        "whole demo": f"{heard.seconds:.1f} s",
         "slow on purpose": plan.slow or "nobody",
-        "killed with SIGKILL": finish.heard.killed or "nobody",
+        "killed with SIGKILL": heard.killed or "nobody",
         **{agent.name: agent.note for agent in plan.agents},
     }
     return replace(run, facts={**run.facts, **facts})

@@ -32,7 +32,10 @@ WIDE = 72
 
 @dataclass(slots=True)
 class Heard:
-    """What the coordinator of a fleet said, as far as it is told."""
+    """What the coordinator of a fleet said, as far as it is told, and how a demo ended.
+
+    Its seconds count from typing the command; the signal is 0 for none.
+    """
 
     wanted: int  # rounds
     broker: str = ""
@@ -41,6 +44,9 @@ class Heard:
     round: int = 0
     conclusion: str = ""
     killed: str = ""
+    signal: int = 0
+    seconds: float = 0.0
+    seconds_to_first_round: float | None = None
     _measure: Measure = ACCURACY
     _figure: str = "-"
 
@@ -72,16 +78,6 @@ class Heard:
             f"round {self.round}/{self.wanted}  in time {event['in_time']} of {event['ordered']}  "
             f"{self._measure.word} {self._figure}  spent {spent}"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """How a demo ended; the seconds count from typing the command, the signal is 0 for none."""
-
-    heard: Heard
-    signal: int
-    seconds: float
-    seconds_to_first_round: float | None
 
 
 class Screen:
@@ -138,7 +134,7 @@ class Screen:
             self._drawn.close()
 
 
-def run_demo(demo: Demo, *, caught: Callable[[], int], as_json: bool) -> Finish:
+def run_demo(demo: Demo, *, caught: Callable[[], int], as_json: bool) -> Heard:
     """Start everything at once and watch until the run ends, or `caught` returns a signal.
 
     Raises:
@@ -163,13 +159,10 @@ def run_demo(demo: Demo, *, caught: Callable[[], int], as_json: bool) -> Finish:
                 screen.say("ending all processes and writing the report...")
         finally:
             screen.close()
-    first = fleet.first_round_at
-    return Finish(
-        heard=heard,
-        signal=caught(),
-        seconds=time.monotonic() - typed_at,
-        seconds_to_first_round=None if first is None else first - typed_at,
-    )
+    heard.signal, heard.seconds = caught(), time.monotonic() - typed_at
+    if fleet.first_round_at is not None:
+        heard.seconds_to_first_round = fleet.first_round_at - typed_at
+    return heard
 
 
 def _take(name: str, event: Event, heard: Heard, screen: Screen) -> None:
