@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, settings
 _FIELDS = {"documents", "e2e", "netns"}
 _NIGHTLY_FOLDERS = {"documents", "netns"}
 _NIGHTLY_FILES = {
-    *("docs/test_typed.py", "web/test_page.py", "cli/test_report_in_a_browser.py"),
-    *("cli/test_new.py", "cli/test_deployment.py"),
+    *("docs/test_typed.py", "web/test_page.py", "cli/test_new.py", "cli/test_deployment.py"),
     *("learners/test_warm.py", "python/test_graph_tasks.py"),
     *("program/test_families.py", "testbed/test_off_policy.py"),
 }

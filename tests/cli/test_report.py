@@ -9,19 +9,25 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from fedagent_cli.report.page import render, write_report
+from fedagent_cli.report.page import render
 from fedagent_cli.report.run_report import NOT_ENDED, RunReport, read_run_report
 from fedagent_coordinator.books.write import Books
 from fedagent_task.scoring.measures import RMSE, TRAIN_ERROR
 from tests.fakes.written_runs import write_run
+from tests.typed import fedagent, last_object
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     run = write_run(folder)
     with Books(folder) as store:
         store.indices(run).label_clients({"agent-a": "</b>kitchen"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def story(folder: Path) -> RunReport:
     return read_run_report(folder)
 
 
@@ -56,8 +62,11 @@ def test_the_page_says_how_far_a_run_is(story: RunReport) -> None:
     assert "complete after 3 of 9 rounds" in stopped
 
 
-def test_the_page_is_whole_and_asks_nobody(story: RunReport, tmp_path: Path) -> None:
-    page = write_report(story, tmp_path / "out").read_text()
+def test_the_page_is_whole_and_asks_nobody(folder: Path, tmp_path: Path) -> None:
+    where = ("--data-dir", str(folder), "--out", str(tmp_path / "out"))
+    told = last_object(fedagent("report", *where, "--json"))
+    assert (told["rounds_done"], told["accuracy"]) == (3, 0.8)
+    page = Path(str(told["report"])).read_text()
     outside = page.replace("http://www.w3.org/", "")
     assert "http://" not in outside
     assert "https://" not in outside
@@ -66,5 +75,12 @@ def test_the_page_is_whole_and_asks_nobody(story: RunReport, tmp_path: Path) -> 
     data = json.loads(page.partition('id="report">')[2].partition("</script>")[0])
     assert [one["round"] for one in data["field"]["rounds"]] == [1, 2, 3]
     assert [one["name"] for one in data["field"]["devices"]] == ["</b>kitchen", "agent-b"]
-    assert json.loads((tmp_path / "out" / "report.json").read_text())["rounds_wanted"] == 3
+    record = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (record["rounds_wanted"], record["accuracy"], record["ledger_balanced"]) == (
+        3,
+        0.8,
+        True,
+    )
+    assert (record["agents"][1]["ordered"], record["agents"][1]["in_time"]) == (3, 0)
+    assert record["rounds"][0]["seconds"] == pytest.approx(0.905)
     assert "device agent-b was ordered 3 times and never delivered in time" in page

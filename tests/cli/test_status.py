@@ -1,6 +1,5 @@
 """Commands that show a run, on a directory that the real store wrote."""
 
-import json
 import os
 import sqlite3
 import subprocess
@@ -114,17 +113,6 @@ def test_a_device_that_declined_last_says_why(tmp_path: Path) -> None:
     said = call(tmp_path, "status").stdout
     assert "declines  agent-b: schema: task wants 64, the stream has 12" in said
     assert "agents    2 seen" in said
-
-
-def test_a_report_of_any_run(home: Path, tmp_path: Path) -> None:
-    read = last_object(call(home, "report", "--out", str(tmp_path), "--json"))
-    assert (read["rounds_done"], read["accuracy"]) == (3, 0.8)
-    html = Path(str(read["report"])).read_text()
-    assert "hall" in html
-    assert "balanced" in html
-    record = json.loads((tmp_path / "report.json").read_text())
-    assert (record["agents"][1]["ordered"], record["agents"][1]["in_time"]) == (3, 0)
-    assert record["rounds"][0]["seconds"] == pytest.approx(0.905)
 
 
 @pytest.mark.parametrize(

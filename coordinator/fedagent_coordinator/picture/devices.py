@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import DeviceRow, RunRow
 
-from .status_files import Device, Known
+from .status_files import Known
 
 
 class DeviceCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,34 +56,33 @@ def devices_of(
     killed = running is False and bool(heard)
     until_ms = round(1000 * (reader.folder / Known.FILE).stat().st_mtime) if killed else 0
     edges = reader.edges(run.run_id)
-    return [_card(row, heard.get(row.agent), edges, running, until_ms) for row in (*rows, *unseen)]
 
+    def card(row: DeviceRow) -> DeviceCard:
+        made = DeviceCard(
+            id=row.agent,
+            name=row.name,
+            index=None if row.client < 0 else row.client,
+            reason=row.last_reason if row.last_status == "declined" else "",
+            note=row.last_reason if row.last_status in {"arrived", "late", "missed"} else "",
+            ordered=row.ordered,
+            in_time=row.in_time,
+            used=row.used,
+            paid_micro=row.paid_micro,
+            last_round=row.last_round,
+            last_status=row.last_status or "",
+            released=row.released,
+        )
+        if (device := heard.get(row.agent)) is None:
+            return made
+        here = bool(device.edges)
+        return structs.replace(
+            made,
+            online=None if running is None else here and running,
+            seen_ms=max(device.seen_ms, until_ms * here),
+            edges=tuple(device.edges) if running else (),
+            address=device.word.address,
+            software=device.word.software,
+            reason=device.reason(edges) or made.reason,
+        )
 
-def _card(
-    row: DeviceRow,
-    device: Device | None,
-    edges: Mapping[str, str],
-    running: bool | None,
-    until_ms: int,
-) -> DeviceCard:
-    why = row.last_reason if row.last_status == "declined" else ""
-    here = device is not None and bool(device.edges)
-    return DeviceCard(
-        id=row.agent,
-        name=row.name,
-        index=None if row.client < 0 else row.client,
-        online=None if device is None or running is None else here and running,
-        seen_ms=None if device is None else max(device.seen_ms, until_ms * here),
-        edges=tuple(device.edges) if device is not None and running else (),
-        address="" if device is None else device.word.address,
-        software="" if device is None else device.word.software,
-        reason=(device.reason(edges) if device is not None else "") or why,
-        note=row.last_reason if row.last_status in {"arrived", "late", "missed"} else "",
-        ordered=row.ordered,
-        in_time=row.in_time,
-        used=row.used,
-        paid_micro=row.paid_micro,
-        last_round=row.last_round,
-        last_status=row.last_status or "",
-        released=row.released,
-    )
+    return [card(row) for row in (*rows, *unseen)]

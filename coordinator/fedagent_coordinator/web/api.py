@@ -28,7 +28,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fedagent_coordinator.books.read import open_reader
 from fedagent_coordinator.errors import CoordinatorError
+from fedagent_coordinator.explanation.account import Explanation
+from fedagent_coordinator.explanation.explain import explain
 from fedagent_coordinator.picture.devices import DeviceCard
 from fedagent_coordinator.picture.records import Accept, Done, Problem, Token
 from fedagent_coordinator.picture.watcher import Watcher, waiting
@@ -37,7 +40,7 @@ from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_node.address import is_loopback
 from fedagent_protocol.errors import FedagentError
 
-from .device import detail, why
+from .device import detail
 from .door import PATIENCE_S, Door
 from .feed import MAX_VIEWERS, Feed
 
@@ -117,6 +120,24 @@ class Access:
         scheme = "https" if self.secure else "http"
         return origin == f"{scheme}://{headers.get('host', '')}"
 
+    def refused(self, request: Request) -> Response | None:
+        """Return why a request is not answered; None if it is."""
+        headers, path = request.headers, request.url.path
+        if not self.is_here(headers):
+            return refusal(421, "this page does not serve that host name", "open it by its address")
+        if not path.startswith("/api/"):
+            return None
+        changes = request.method == "POST"
+        if changes and not self.same_origin(headers):
+            return refusal(
+                403, "the request came from another web page", "use the live page itself"
+            )
+        open_to_all = path == "/api/session" or (self.open and not changes)
+        if open_to_all or self.knows(headers, request.cookies):
+            return None
+        what = "action needs the" if changes else "page needs its"
+        return refusal(401, f"this {what} token", "see `fedagent status --page`")
+
 
 class Api:
     """Answers requests; all state is the feed's and the database's."""
@@ -146,9 +167,13 @@ class Api:
     async def why(self, request: Request) -> Response:
         """Return why it was, or was not, selected."""
         card, round_ = self._card(request.path_params["id"]), _number(request, "round")
-        nearest = _number(request, "nearest") != 0
-        work = partial(why, self._folder, card.id, round_, nearest=nearest)
-        return answer(await self._read(work))
+        nearest = _number(request, "nearest") != 0  # it takes seconds
+
+        def explained() -> Explanation:
+            with open_reader(self._folder) as reader:
+                return explain(reader, card.id, round_, nearest=nearest)
+
+        return answer(await self._read(explained))
 
     async def pending(self, request: Request) -> Response:
         """Return who asks to join; the codes only to who has the token."""
@@ -227,47 +252,6 @@ class Impatient(H11Protocol):
             self._stuck = None
 
 
-class Guard:
-    """Lets through who may; gives every answer the headers of a page that loads nothing else."""
-
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app = app
-        self._access = access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def dressed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *HEADERS]
-            await send(message)
-
-        refused = self._refused(Request(scope))
-        await (refused or self._app)(scope, receive, dressed)
-
-    def _refused(self, request: Request) -> Response | None:
-        access, headers = self._access, request.headers
-        if not access.is_here(headers):
-            return refusal(421, "this page does not serve that host name", "open it by its address")
-        path = request.url.path
-        if not path.startswith("/api/"):
-            return None
-        if request.method == "POST":
-            if not access.same_origin(headers):
-                return refusal(
-                    403, "the request came from another web page", "use the live page itself"
-                )
-            if path == "/api/session" or access.knows(headers, request.cookies):
-                return None
-            return refusal(401, "this action needs the token", "see `fedagent status --page`")
-        if access.open or path == "/api/session" or access.knows(headers, request.cookies):
-            return None
-        return refusal(401, "this page needs its token", "see `fedagent status --page`")
-
-
 class Serving:
     """The page's part of uvicorn, in a thread of its own; `files` are certificate and key."""
 
@@ -324,7 +308,14 @@ def application(folder: Path, feed: Feed, access: Access) -> ASGIApp:
 
     app = Starlette(
         routes=[
-            *_routes(api),
+            _route("/api/field", api.field),
+            _route("/api/events", api.events),
+            _route("/api/devices/{id}", api.device),
+            _route("/api/devices/{id}/why", api.why, "round", "nearest"),
+            _route("/api/pending", api.pending),
+            _route("/api/pending/{id}/accept", api.accept, method="POST"),
+            _route("/api/session", api.session),
+            _route("/api/session", api.sign_in, method="POST"),
             Mount("/", StaticFiles(directory=STATIC, html=True)),
         ],
         exception_handlers={
@@ -334,24 +325,26 @@ def application(folder: Path, feed: Feed, access: Access) -> ASGIApp:
         },
         lifespan=working,
     )
-    return Guard(app, access)
 
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        """Let through who may; give every answer the headers of a page that loads nothing else."""
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
 
-def _routes(api: Api) -> list[Route]:
-    """Return the paths of `/api`, each with the numbers that its query takes."""
-    return [
-        _route("/api/field", api.field),
-        _route("/api/events", api.events),
-        _route("/api/devices/{id}", api.device),
-        _route("/api/devices/{id}/why", api.why, "round", "nearest"),
-        _route("/api/pending", api.pending),
-        _route("/api/pending/{id}/accept", api.accept, method="POST"),
-        _route("/api/session", api.session),
-        _route("/api/session", api.sign_in, method="POST"),
-    ]
+        async def dressed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *HEADERS]
+            await send(message)
+
+        await (access.refused(Request(scope)) or app)(scope, receive, dressed)
+
+    return guarded
 
 
 def _route(path: str, work: Answer, *numbers: str, method: str = "GET") -> Route:
+    """Return a path of `/api` with the numbers that its query takes."""
+
     async def checked(request: Request) -> Response:
         for name in request.query_params:
             if name not in numbers:

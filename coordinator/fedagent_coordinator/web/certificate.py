@@ -30,7 +30,6 @@ def own_certificate(folder: Path, hosts: Sequence[str]) -> tuple[tuple[Path, Pat
 
 
 def _make(cert: Path, key: Path, hosts: Sequence[str]) -> None:
-
     secret = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedagent page")])
     now = datetime.now(UTC)
@@ -62,7 +61,6 @@ def _make(cert: Path, key: Path, hosts: Sequence[str]) -> None:
 
 
 def _name(host: str) -> x509.GeneralName:
-
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

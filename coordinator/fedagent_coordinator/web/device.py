@@ -6,8 +6,6 @@ from pathlib import Path
 from msgspec import structs
 
 from fedagent_coordinator.books.read import open_reader
-from fedagent_coordinator.explanation.account import Explanation
-from fedagent_coordinator.explanation.explain import explain
 from fedagent_coordinator.picture.devices import DeviceCard
 from fedagent_coordinator.picture.records import Context, DeviceDetail
 from fedagent_coordinator.policies.base import Bound, RoundView, Selection
@@ -35,16 +33,6 @@ def detail(folder: Path, card: DeviceCard) -> DeviceDetail:
             contexts=_contexts(view, selection, card.index or 0, list(reader.edges(run.run_id))),
             orders=tuple(reader.orders_of(run.run_id, card.index or 0)[:ORDERS]),
         )
-
-
-def why(folder: Path, ident: str, round_: int | None, *, nearest: bool = True) -> Explanation:
-    """Return why a device was, or was not, selected in a round; `nearest` takes seconds.
-
-    Raises:
-        CoordinatorError: There is no such round, or it cannot be read.
-    """
-    with open_reader(folder) as reader:
-        return explain(reader, ident, round_, nearest=nearest)
 
 
 def _contexts(

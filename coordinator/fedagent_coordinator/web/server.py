@@ -32,11 +32,6 @@ _BACKLOG = 64
 PACKAGES = ("starlette", "uvicorn")
 
 
-def lacking() -> bool:
-    """Return whether this installation has no packages for the page."""
-    return any(find_spec(package) is None for package in PACKAGES)
-
-
 class PageServer:
     """Serves the page of one data directory.
 
@@ -132,7 +127,7 @@ def start_page(server: PageServer, *, asked: bool) -> str:
     Raises:
         ListenError: Nobody can listen where it was `asked` to.
     """
-    if lacking():
+    if any(find_spec(package) is None for package in PACKAGES):
         loud: Callable[..., None] = _log.warning if asked else _log.info
         loud("no live page: it needs the extra `web`: %s", how_to_add("web"))
         return ""
@@ -159,17 +154,14 @@ def _listen(place: PageAddress, last: int) -> Door:
             found.close()
             if port == wanted[-1]:
                 why = error.strerror or str(error)
-                hint = listen_hint(place.host, _hint(error))
+                plain = "choose another port with --web, or stop the program that uses it"
+                if error.errno == errno.EACCES:
+                    plain = "ports below 1024 need extra privileges; choose a higher one"
+                hint = listen_hint(place.host, plain)
                 raise ListenError("live page", at_port(place.host, port), why, hint) from error
         else:
             return found
     raise AssertionError
-
-
-def _hint(error: OSError) -> str:
-    if error.errno == errno.EACCES:
-        return "ports below 1024 need extra privileges; choose a higher one"
-    return "choose another port with --web, or stop the program that uses it"
 
 
 def _shown(host: str) -> str:

@@ -1,4 +1,4 @@
-"""The page in Chromium: every view by click and by key, light and dark, small and large."""
+"""The page and the report in Chromium: by click and by key, light and dark, small and large."""
 
 import shutil
 from collections.abc import Iterator
@@ -8,10 +8,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from fedagent_cli.report.page import write_report
+from fedagent_cli.report.run_report import read_run_report
 from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.config import PageAddress
 from fedagent_node.data_dir import load_or_create
-from tests.fakes.written_runs import write_run
+from tests.fakes.written_runs import write_evaluated, write_run
 
 from .served import Served, served
 
@@ -255,6 +257,48 @@ def test_what_a_device_calls_itself_is_text(browser: "Browser", tmp_path: Path) 
         page.get_by_role("button", name="<img src=x").wait_for()
         assert page.locator("main img").count() == 0
         quiet(page)
+
+
+SHOWN = "[...document.querySelectorAll('canvas')].filter(one => one.clientWidth)"
+DRAWN = f"""{SHOWN}.map(one => one.getContext("2d")
+    .getImageData(0, 0, one.width, one.height).data.some(value => value))"""
+PAPER: Any = {"width": 720, "height": 1000}
+INK = "getComputedStyle(document.body).color"
+FIRST = f"{SHOWN}[0].toDataURL()"
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_a_report_draws_all_and_asks_nobody(browser: "Browser", tmp_path: Path, width: int) -> None:
+    """From a file, as wide as a phone and as a desk, and on paper."""
+    write_evaluated(tmp_path)
+    report = write_report(read_run_report(tmp_path), tmp_path)
+    size: Any = {"width": width, "height": 844}
+    page, troubles, asked = browser.new_page(viewport=size, color_scheme="dark"), [], []
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("console", lambda line: troubles.append(line.text))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(report.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    drawn = page.evaluate(DRAWN)
+    assert len(drawn) > 8
+    assert all(drawn)
+    for title in ("Learning", "The run"):
+        assert page.get_by_role("heading", name=title, exact=True).is_visible()
+    for summary in page.locator("summary:visible").all():
+        summary.click()
+        summary.locator("xpath=..").locator("tbody tr").first.wait_for()
+    page.emulate_media(media="print")
+    page.set_viewport_size(PAPER)
+    dark = page.evaluate(FIRST)
+    assert page.evaluate(INK) == "rgb(228, 231, 235)"
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(INK) == "rgb(27, 31, 36)"  # for paper, although the screen is dark
+    assert page.evaluate(FIRST) != dark
+    assert page.evaluate("document.documentElement.scrollWidth") <= PAPER["width"]
+    assert not page.locator("nav").is_visible()
+    assert asked == [report.as_uri()]
+    assert troubles == []
+    page.close()
 
 
 def test_the_page_weighs_little() -> None:

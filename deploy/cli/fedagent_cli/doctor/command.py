@@ -1,5 +1,6 @@
 """`fedagent doctor`: what works on this machine, and how to fix the rest."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -72,7 +73,7 @@ def _looks(
 ) -> Iterator[tuple[str, Finding]]:
     yield from of_machine(home, limits)
     yield "mdns", network.mdns()
-    yield "adverts", network.adverts()
+    yield "adverts", asyncio.run(network.adverts())
     yield "site", membership(home, *folders)
     if (found := lies(home, *folders)) is not None:
         yield "lies", found

@@ -49,12 +49,8 @@ def _hears(address: str) -> str:
     return ""
 
 
-def adverts() -> Finding:
+async def adverts() -> Finding:
     """Look who is announced, and connect to each address in its advert."""
-    return judged(asyncio.run(_look()))
-
-
-async def _look() -> Seen:
     # The check reports what discovery would warn of.
     logging.getLogger("fedagent_node").addHandler(logging.NullHandler())
     discovery = Discovery(None, scope="lan")
@@ -65,12 +61,11 @@ async def _look() -> Seen:
     await asyncio.sleep(LOOK_S if discovery.available else 0.0)
     await discovery.stop()
     ordered = sorted(found, key=lambda one: (one.site, one.role, one.id))
-    tried = await asyncio.gather(*map(tried_places, ordered))
-    return dict(zip(ordered, tried, strict=True))
+    tried = await asyncio.gather(*map(_tried, ordered))
+    return judged(dict(zip(ordered, tried, strict=True)))
 
 
-async def tried_places(advert: Advert) -> dict[str, str]:
-    """Connect to each address of an advert."""
+async def _tried(advert: Advert) -> dict[str, str]:
     hosts, port = advert.hosts[:MAX_HOSTS] or (advert.address.host,), advert.address.port
     why = await asyncio.gather(*(refusal(host, port) for host in hosts))
     return dict(zip((at_port(host, port) for host in hosts), why, strict=True))

@@ -17,8 +17,7 @@ from fedagent_coordinator.errors import UnknownRoundError
 from fedagent_coordinator.explanation.account import Explanation
 from fedagent_coordinator.explanation.binding import change_text
 from fedagent_coordinator.explanation.explain import explain
-from fedagent_coordinator.picture.status_files import Device as Seen
-from fedagent_coordinator.picture.status_files import Known
+from fedagent_coordinator.picture.devices import devices_of
 
 MOST_ORDERS = 8
 """Orders of a device that are listed."""
@@ -59,11 +58,8 @@ def why(
     knew, so every change shown would really have selected the device.
     """
     with open_run(Reader, data_dir, run) as (reader, chosen):
-        book = Known.read(reader.folder)
-        heard = book.devices if book is not None and book.run == chosen.run_id else {}
-        names = {agent: agent[:8] for agent in heard}
-        names |= {row.agent: row.name for row in reader.devices(chosen.run_id)}
-        agent = agent_named(names, device)
+        cards = {one.id: one for one in devices_of(reader, chosen)}
+        agent = agent_named({ident: one.name for ident, one in cards.items()}, device)
         if not (last := reader.last_round(chosen.run_id)):
             raise MissingError("no round has been decided yet", "see `fedagent status`")
         try:
@@ -74,18 +70,13 @@ def why(
         edges = reader.edges(chosen.run_id)
         newest = round_ is None and is_running(reader.folder)
     changes = [change_text(change, edges) for change in said.nearest_change]
-    away_s = _away_s(heard.get(agent)) if newest else None
+    card, away_s = cards[agent], None
+    if newest and card.online is False and card.seen_ms is not None:  # no edge has it
+        away_s = max(0, round(time.time() - card.seen_ms / 1000))
     if as_json:
         emit({**msgspec.to_builtins(said), "changes": changes, "away_s": away_s})
         return
     _print(said, changes, away_s)
-
-
-def _away_s(device: Seen | None) -> int | None:
-    """Return for how long no edge has had it, in seconds; None if one has, or nobody knows."""
-    if device is None or device.edges:
-        return None
-    return max(0, round(time.time() - device.seen_ms / 1000))
 
 
 def _print(said: Explanation, changes: list[str], away_s: int | None) -> None:

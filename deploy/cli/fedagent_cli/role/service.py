@@ -81,36 +81,26 @@ def install(
     note = _note(service)
     if note and not (mine or dry_run) and root == ROOT:
         raise UsageError(*note)
-    texts = {service.unit: service.unit_text(), service.config: service.settings_text()}
-    states = {path: _state(_below(root, path), text) for path, text in texts.items()}
-    if states[service.config] == "changed":
-        states[service.config] = "kept"
-    changed = "changed" in states.values() or "new" in states.values()
+    files = [_file(_below(root, service.unit), service.unit_text())]
+    files.append(_file(_below(root, service.config), service.settings_text(), other="kept"))
+    fresh = [one for one in files if one["state"] in ("new", "changed")]
     enable = [*service.systemctl, "enable", service.name]
-    commands = [
-        [*service.systemctl, "daemon-reload"],
-        enable,
-        [*service.systemctl, "restart" if changed else "start", service.name],
-    ]
+    again = [*service.systemctl, "restart" if fresh else "start", service.name]
+    commands = [[*service.systemctl, "daemon-reload"], enable, again]
     if root != ROOT:  # it can only be enabled there
         commands = [["systemctl", "--root", str(root), *enable[1:]]]
     if not dry_run:
-        for path, text in texts.items():
-            if states[path] in ("new", "changed"):
-                _write(_below(root, path), text)
+        for one in fresh:
+            _write(Path(one["path"]), one["text"])
         systemd.call(commands)
     lines = [shlex.join(command) for command in commands]
     if as_json:
-        files = [
-            {"path": str(_below(root, path)), "state": states[path], "text": text}
-            for path, text in texts.items()
-        ]
         named = {"service": service.name, "dry_run": dry_run, "note": "; ".join(note)}
         emit({**named, "files": files, "commands": lines})
         return
-    for path, text in texts.items():
-        where, state = _below(root, path), states[path]
-        echo(f"# {where} ({state})\n{text}" if dry_run else f"{where}: {state}")
+    for one in files:
+        where, state = one["path"], one["state"]
+        echo(f"# {where} ({state})\n{one['text']}" if dry_run else f"{where}: {state}")
     for line in lines:
         echo(line if dry_run else f"done: {line}")
     if note:
@@ -187,10 +177,12 @@ def _below(root: Path, path: Path) -> Path:
     return root / path.relative_to("/")
 
 
-def _state(path: Path, text: str) -> str:
-    if not path.exists():
-        return "new"
-    return "same" if path.read_text("utf-8") == text else "changed"
+def _file(path: Path, text: str, *, other: str = "changed") -> dict[str, str]:
+    """Return a file that is wanted, and what becomes of it; `other` where it has another text."""
+    state = "new"
+    if path.exists():
+        state = "same" if path.read_text("utf-8") == text else other
+    return {"path": str(path), "state": state, "text": text}
 
 
 def _write(path: Path, text: str) -> None:
