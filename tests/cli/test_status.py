@@ -1,4 +1,4 @@
-"""Commands that show a run, on a directory that the real store wrote."""
+"""Commands that show a run: status, devices, why and the ledger, on what the store wrote."""
 
 import os
 import sqlite3
@@ -8,9 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_cli.read.runs import NOT_HELD_OUT, metric_line
 from fedagent_coordinator.picture.status_files import DeviceBook, RunStatus
 from fedagent_node.data_dir import hold_data_dir
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
+from fedagent_task.scoring.measures import (
+    ACCURACY,
+    DEVICE_SCORE,
+    LOSS,
+    MAE,
+    RMSE,
+    TRAIN_ERROR,
+    TRAIN_LOSS,
+    Measure,
+)
 from tests.fakes.written_runs import RECIPE, write_run
 from tests.typed import call, last_object
 
@@ -156,3 +167,99 @@ def test_status_and_help_load_nothing_heavy(home: Path) -> None:
         environment = {**os.environ, "FEDAGENT_HOME": str(home)}
         done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
         assert done.stdout.splitlines()[-1] == "[]", done
+
+
+CLASSES = (ACCURACY, LOSS, TRAIN_LOSS)
+NUMBERS = (RMSE, MAE, LOSS, TRAIN_ERROR, TRAIN_LOSS)
+TRAINED = {"train_error": 0.5, "train_loss": 0.125}
+
+
+@pytest.mark.parametrize(
+    ("measures", "metrics", "line"),
+    [
+        (CLASSES, TRAINED, "accuracy: not measured yet"),
+        (CLASSES, {"accuracy": 0.9, "loss": 0.25, **TRAINED}, "accuracy: 0.900, loss 0.250"),
+        (
+            NUMBERS,
+            {"rmse": 0.4, "mae": 0.3, "loss": 0.16, **TRAINED},
+            "error: 0.400 (rmse), 0.300 (mae), loss 0.160",
+        ),
+        (
+            NUMBERS[3:],
+            TRAINED,
+            f"error: 0.500 in training, loss 0.125; {NOT_HELD_OUT}",
+        ),
+        (
+            (DEVICE_SCORE, TRAIN_LOSS),
+            {"device_score": 0.75, **TRAINED},
+            "score: 0.750 on the devices' new samples, training loss 0.125",
+        ),
+        (
+            (),
+            {},
+            "accuracy: not measured: if neighbours decide, devices report neither score nor loss",
+        ),
+    ],
+)
+def test_one_line_says_how_good_a_model_is(
+    measures: tuple[Measure, ...], metrics: dict[str, float], line: str
+) -> None:
+    assert ": ".join(metric_line(measures, metrics)) == line
+
+
+def test_the_round_is_told_in_words_and_as_json(home: Path) -> None:
+    text = call(home, "why", "agent-b").stdout
+    assert "round 3: device agent-b was selected" in text
+    assert "ordered in 3 rounds, in time in 0" in text
+    read = last_object(call(home, "why", "agent-b", "--round", "2", "--json"))
+    assert (read["round"], read["state"], read["never_delivering"]) == (2, "selected", False)
+    assert [order["round"] for order in read["orders"]] == [2, 1]
+
+
+def test_of_a_device_that_has_gone_it_is_said(tmp_path: Path) -> None:
+    folder = tmp_path / "coordinator"
+    run = write_run(folder, rounds=1, end=False)
+    book = DeviceBook(folder, run)
+    notes = (DeviceNote(agent="agent-a"), DeviceNote(agent="agent-b", here=False, age_ms=1000))
+    book.note("edge-0", EdgeStatus(run=run, epoch="e" * 32, devices=notes), 1_000_000)
+    book.write(0.0)
+    with hold_data_dir(folder):
+        assert (
+            "it has not been connected to any edge for" in call(tmp_path, "why", "agent-b").stdout
+        )
+        assert last_object(call(tmp_path, "why", "agent-b", "--json"))["away_s"] > 1000
+        assert last_object(call(tmp_path, "why", "agent-a", "--json"))["away_s"] is None
+        old = last_object(call(tmp_path, "why", "agent-b", "--round", "1", "--json"))
+    ended = last_object(call(tmp_path, "why", "agent-b", "--json"))
+    assert (old["away_s"], ended["away_s"]) == (None, None)
+
+
+def test_ledger_shows_and_exports(home: Path) -> None:
+    read = last_object(call(home, "ledger", "show", "--last", "4", "--json"))
+    assert {row["kind"] for row in read["entries"]} == {"reserve", "settle", "void"}
+    assert call(home, "export", "--ledger", "l.csv").stdout == "l.csv: 13 entries\n"
+    csv = (home / "l.csv").read_text().splitlines()
+    assert csv[0].startswith("seq,")
+    assert len(csv) == 1 + 1 + 3 * 4  # header, grant, and of two clients both steps of a round
+
+
+def test_nobody_shows_micro_credits_to_people(home: Path) -> None:
+    for words in (("devices",), ("ledger", "show"), ("status", "--rounds", "20")):
+        assert "000000" not in call(home, *words).stdout
+        assert "000000" in call(home, *words, "--json").stdout
+
+
+def test_verify_finds_a_changed_amount(home: Path, tmp_path: Path) -> None:
+    assert call(home, "ledger", "verify").stdout.startswith("balanced: 18 entries")
+    write_run(tmp_path / "coordinator")
+    database = sqlite3.connect(tmp_path / "coordinator" / "coordinator.db")
+    database.executescript(
+        "DROP TRIGGER entries_no_update; UPDATE entries SET amount_micro = 7 WHERE seq = 3"
+    )
+    database.close()
+    done = call(tmp_path, "ledger", "verify", "--json")
+    assert done.returncode == 41
+    assert last_object(done)["ledger_balanced"] is False
+    said = call(tmp_path, "ledger", "verify")
+    assert said.returncode == 41
+    assert "hash chain" in said.stderr

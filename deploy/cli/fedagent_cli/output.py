@@ -5,6 +5,7 @@ Commands that run long print one event per line, and every one a single object a
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -64,6 +65,11 @@ def sparkline(values: Sequence[float], *, width: int) -> str:
     least = min(shown, default=0.0)
     span = (max(shown, default=0.0) - least) or 1.0
     return "".join(_BARS[round((value - least) / span * top)] for value in shown)
+
+
+def moment(seconds: float) -> str:
+    """Return a time of the wall clock for people."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def number_text(value: float) -> str:

@@ -72,7 +72,7 @@ def task_build(source: str, *, out: Path | None, as_json: bool) -> None:
     with writing(target):
         size = write_task_file(target, made.task)
     told = {"file": str(target), "bytes": size, "loss": made.loss, "notes": list(made.notes)}
-    _show({**told, **_summary(target)}, as_json=as_json)
+    _show({**told, **summary(read_task_file(target))}, as_json=as_json)
 
 
 @app.command(
@@ -85,7 +85,7 @@ def task_build(source: str, *, out: Path | None, as_json: bool) -> None:
 @options.as_json
 def task_show(path: Path, *, as_json: bool) -> None:
     """Show the content of a task file: inputs, tensors by role, operators and sizes."""
-    told = _summary(path)
+    told = summary(read_task_file(path))
     _show({"file": str(path), "bytes": path.stat().st_size, **told}, as_json=as_json)
 
 
@@ -135,10 +135,6 @@ def _file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    return summary(read_task_file(path))
 
 
 def _show(told: dict[str, Any], *, as_json: bool) -> None:

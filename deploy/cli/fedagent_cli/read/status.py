@@ -2,7 +2,6 @@
 
 import socket
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from fedagent_cli import options, places
 from fedagent_cli.command_line import Number
 from fedagent_cli.errors import UsageError, no_run
 from fedagent_cli.extras import draw_qr
-from fedagent_cli.output import echo, emit, number_text, rounds_text, table
+from fedagent_cli.output import echo, emit, moment, number_text, rounds_text, table
 from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RoundRow
 from fedagent_coordinator.picture.status_files import Page
@@ -139,8 +138,8 @@ def _show_runs(data_dir: Path | None, *, as_json: bool) -> None:
         ("run", "recipe", "policy", "started", "ended", "rounds", "evaluated by", "spent"),
         (
             (
-                *(one.run[:12], one.recipe, one.policy, _when(one.begun_ms)),
-                unended if one.ended_ms is None else _when(one.ended_ms),
+                *(one.run[:12], one.recipe, one.policy, moment(one.begun_ms / 1000)),
+                unended if one.ended_ms is None else moment(one.ended_ms / 1000),
                 rounds_text(one.rounds_done, one.rounds_wanted),
                 _good(one),
                 credits_text(one.spent_micro),
@@ -155,10 +154,6 @@ def _good(run: RunSummary) -> str:
     if by is None or by.key not in run.metrics:
         return "not measured"
     return f"{by.word} {number_text(run.metrics[by.key])}"
-
-
-def _when(at_ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_ms / 1000))
 
 
 def _show_page(data_dir: Path | None, *, as_json: bool) -> None:

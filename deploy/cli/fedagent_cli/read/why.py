@@ -9,7 +9,7 @@ import msgspec
 from fedagent_cli import options
 from fedagent_cli.command_line import Number
 from fedagent_cli.errors import MissingError
-from fedagent_cli.output import echo, emit, number_text, table
+from fedagent_cli.output import echo, emit, table
 from fedagent_cli.read.opinions import agent_named
 from fedagent_cli.read.runs import is_running, open_run
 from fedagent_coordinator.books.read import Reader
@@ -98,19 +98,12 @@ def _print(said: Explanation, changes: list[str], away_s: int | None) -> None:
         )
     if said.scores:
         echo()
-        rows = [(one.name, _cell(one.device), _cell(one.last_chosen)) for one in said.scores]
+        rows = [(one.name, one.device, one.last_chosen) for one in said.scores]
         table(("what the policy knew", "device", "last chosen"), rows)
     if said.orders:
         echo()
         table(
             ("round", "ended", "seconds", "reason"),
-            [
-                (one.round, one.status, _cell(one.tau_s), one.reason)
-                for one in said.orders[:MOST_ORDERS]
-            ],
+            [(one.round, one.status, one.tau_s, one.reason) for one in said.orders[:MOST_ORDERS]],
             unless={"reason": ""},
         )
-
-
-def _cell(value: float | None) -> str:
-    return "-" if value is None else number_text(value)

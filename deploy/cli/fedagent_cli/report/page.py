@@ -79,8 +79,11 @@ def render(run: RunReport) -> str:
     summary = run.summary
     title = f"{summary.recipe} with policy {summary.policy}"
     about = f"{title}. Run {summary.run}, {run.state} after {run.progress} rounds."
-    first = f'<p class="hint">{escape(summary.conclusion)}.</p>' if summary.conclusion else ""
-    words = f'{first}{_unmeasured(run)}<section class="panel">{_facts(run)}</section>'
+    hints = [f"{summary.conclusion}."] if summary.conclusion else []
+    if not any(one.where == HELD_OUT for one in summary.measures):
+        hints.append(f"Model quality: {NOT_HELD_OUT if summary.measures else NOT_REPORTED}.")
+    words = "".join(f'<p class="hint">{escape(hint)}</p>' for hint in hints)
+    words += f'<section class="panel">{_facts(run)}</section>'
     data = msgspec.json.encode({"field": run.picture}).decode()
     data = data.replace("<", "\\u003c")  # names come from devices
     page = _static("index.html")
@@ -121,26 +124,22 @@ def _script() -> str:
     return "\n".join(parts)
 
 
-def _unmeasured(run: RunReport) -> str:
-    if any(one.where == HELD_OUT for one in run.summary.measures):
-        return ""
-    why = NOT_HELD_OUT if run.summary.measures else NOT_REPORTED
-    return f'<p class="hint">Model quality: {escape(why)}.</p>'
-
-
 def _facts(run: RunReport) -> str:
-    def budget(micro: int | None) -> str:
-        return "none" if micro is None else f"{credits_text(micro)} credits"
-
     summary, (label, good) = run.summary, run.metric_line
+    budgets = {
+        "budget per edge and round": summary.budget_per_edge_micro,
+        "budget of the run": summary.budget_total_micro,
+    }
     facts = {
         label: good,
         "credits spent": credits_text(summary.spent_micro),
         "recipe": summary.recipe,
-        "policy": summary.policy or "?",
+        "policy": str(summary.policy),
         "seed": str(summary.seed),
-        "budget per edge and round": budget(summary.budget_per_edge_micro),
-        "budget of the run": budget(summary.budget_total_micro),
+        **{
+            name: "none" if micro is None else f"{credits_text(micro)} credits"
+            for name, micro in budgets.items()
+        },
         **run.facts,
     }
     rows = "".join(f"<tr><td>{escape(k)}</td><td>{escape(v)}</td></tr>" for k, v in facts.items())

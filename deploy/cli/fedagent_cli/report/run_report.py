@@ -1,6 +1,7 @@
 """A whole run for the report: its picture, and the rows of its rounds, agents and evaluations."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -76,42 +77,35 @@ def read_run_report(data_dir: Path | None, run_id: str | None = None) -> RunRepo
         MissingError: There is no such run.
     """
     with open_run(Reader, data_dir, run_id) as (reader, run):
-        summary, recipe, key = summarize(reader, run), recipe_of(run), run.run_id
         verified = reader.ledger.verify()
-        with reader.whole(key) as whole:
-            every = whole.rounds(key)
-            evaluations = tuple(whole.evaluations.answered(key))
-        folder = reader.folder
+        with reader.whole(run.run_id) as whole:
+            every = whole.rounds(run.run_id)
+            evaluations = tuple(whole.evaluations.answered(run.run_id))
+        summary = summarize(reader, run)
+        with closing(Watcher(reader.folder, run=run.run_id, whole=True)) as watcher:
+            seen = watcher.look()
     rows = [row for row in every if row.state == "done"]
-    wanted, picture = summary.rounds_wanted, _picture(folder, key)
-    spent = epsilon_text(recipe, max((one.released for one in picture.devices), default=0))
+    wanted = len(rows) if summary.rounds_wanted is None else summary.rounds_wanted
+    spent = epsilon_text(recipe_of(run), max((one.released for one in seen.devices), default=0))
+    balanced = "balanced" if verified.balanced else "NOT BALANCED"
+    facts = {
+        "state": run.end_reason or ("ended" if run.ended_ms else NOT_ENDED),
+        "began from the model": run.origin,
+        "rounds that were voided": str(sum(row.state == "void" for row in every)),
+        "ledger": f"{verified.entries} entries, {balanced}, hash chain checked",
+        "epsilon of a device, at most": spent,
+        "ledger problems": "; ".join(verified.problems),
+    }
     return RunReport(
-        picture=picture,
-        summary=structs.replace(
-            summary,
-            policy=summary.policy or "?",
-            rounds_wanted=len(rows) if wanted is None else wanted,
+        picture=structs.replace(
+            seen,
+            devices=tuple(structs.replace(one, address="") for one in seen.devices),
+            running=None,
+            pending=(),
         ),
+        summary=structs.replace(summary, policy=summary.policy or "?", rounds_wanted=wanted),
         rounds=tuple(rows),
         ledger_balanced=verified.balanced,
         evaluations=evaluations,
-        facts={
-            "state": run.end_reason or ("ended" if run.ended_ms else NOT_ENDED),
-            **({"began from the model": run.origin} if run.origin else {}),
-            "rounds that were voided": str(sum(row.state == "void" for row in every)),
-            "ledger": f"{verified.entries} entries, "
-            f"{'balanced' if verified.balanced else 'NOT BALANCED'}, hash chain checked",
-            **({"epsilon of a device, at most": spent} if spent else {}),
-            **({"ledger problems": "; ".join(verified.problems)} if verified.problems else {}),
-        },
+        facts={name: text for name, text in facts.items() if text},
     )
-
-
-def _picture(folder: Path, run_id: str) -> Field:
-    watcher = Watcher(folder, run=run_id, whole=True)
-    try:
-        found = watcher.look()
-    finally:
-        watcher.close()
-    devices = tuple(structs.replace(one, address="") for one in found.devices)
-    return structs.replace(found, devices=devices, running=None, pending=())

@@ -3,6 +3,7 @@
 The process is replaced, so that the command line does not stay in a device's memory.
 """
 
+import copy
 import importlib
 import json
 import math
@@ -31,20 +32,6 @@ SCHEME = "fedagent:"
 """How an invitation begins; it holds a secret."""
 
 
-def merge(file: Config, options: Mapping[str, object]) -> Config:
-    """Return the file's keys, overridden by the options that were given; tables key by key."""
-    merged = dict(file)
-    for key, given in options.items():
-        value = given
-        if isinstance(given, Mapping):
-            table = merged.get(key)
-            value = merge(table if isinstance(table, dict) else {}, given) or None
-        if value is None or value in ((), []):
-            continue
-        merged[key] = str(value) if isinstance(value, Path) else value
-    return merged
-
-
 def options_of(role: str) -> list[Declared]:
     """Return the options of a role, as its configuration declares them."""
     return declared(_config(role))
@@ -56,23 +43,26 @@ def _config(role: str) -> type[NodeConfig]:
     return found
 
 
-def configuration(role: str, given: Mapping[str, object]) -> Config:
-    """Return the values of a role's options as tables of keys."""
-    made: dict[str, Any] = {}
+def configuration(role: str, file: Config, given: Mapping[str, object]) -> Config:
+    """Return the keys of a settings file, overridden one by one by the options that were given."""
+    made: dict[str, Any] = copy.deepcopy(file)
     for one in options_of(role):
-        table = made
-        for key in one.keys[:-1]:
-            table = table.setdefault(key, {})
         value = given[one.parameter]
         if value == "" or (isinstance(value, list | tuple) and "" in value):
             # A variable that is not set must not be no option at all: `--join "$INVITATION"`.
             raise UsageError(f"{one.name} is empty", "give a value, or leave the option out")
-        if get_origin(one.kind) is tuple and isinstance(value, str):
+        if value is None or value in ((), []):
+            continue
+        if isinstance(value, Path):
+            value = str(value.expanduser().absolute())
+        elif get_origin(one.kind) is tuple and isinstance(value, str):
             value = _numbers(one, value)
+        table = made
+        for key in one.keys[:-1]:
+            if not isinstance(table.get(key), dict):
+                table[key] = {}
+            table = table[key]
         table[one.keys[-1]] = value
-    for table, key in ((made, "data_dir"), *((made["tls"], one) for one in made["tls"])):
-        if table[key] is not None:
-            table[key] = table[key].expanduser().resolve()
     return made
 
 

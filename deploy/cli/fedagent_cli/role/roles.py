@@ -73,7 +73,7 @@ class Role(click.Command):
         self, *, config: Path | None, print_config: bool, as_json: bool, **given: object
     ) -> None:
         file = {} if config is None else read_settings(str(config))
-        made = launch.merge(file, launch.configuration(self._role, given))
+        made = launch.configuration(self._role, file, given)
         _complete(self._role, made)
         launch.become(self._role, made, print_config=print_config, as_json=as_json)
 

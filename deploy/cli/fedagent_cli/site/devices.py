@@ -12,7 +12,7 @@ from msgspec import structs
 
 from fedagent_cli import options, places
 from fedagent_cli.errors import MissingError
-from fedagent_cli.output import echo, emit, table
+from fedagent_cli.output import echo, emit, moment, table
 from fedagent_cli.read.look import names_of, print_reasons
 from fedagent_cli.read.runs import epsilon_of, epsilon_text, is_running, open_run, recipe_of
 from fedagent_coordinator.books.read import Reader
@@ -24,7 +24,7 @@ from fedagent_coordinator.site.enrolment import DATABASE, Enrolment, Member, Ope
 from fedagent_node.site.certificates import CLOCK_S
 from fedagent_protocol.errors import credits_text
 
-MINUTE, HOUR, DAY = 60, 3600, 86_400
+DAY = 86_400
 _TRUSTED = 0.995
 UNLESS_KNOWN = (
     *("edge", "upload", "battery", "°C", "address", "software"),
@@ -96,11 +96,6 @@ def devices(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
         echo(f"invited   {new.name} ({new.role}), until {moment(new.expires_s)}")
 
 
-def moment(seconds: float) -> str:
-    """Return a time of the wall clock for people."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-
-
 def _site(data_dir: Path | None) -> tuple[list[Member], list[OpenInvitation]]:
     """Return members and invitations of the site; none where there is none that we may read."""
     folder = places.coordinator_dir(data_dir)
@@ -135,17 +130,11 @@ def _enrolled(found: list[DeviceCard], members: Sequence[Member]) -> list[Device
     The site's name for a device counts: it is what `revoke` takes.
     """
     by_id = {one.id: one for one in members if one.role == "agent"}
-    known = [
-        structs.replace(device, name=one.name or device.name, enrolment=_state(one))
-        if (one := by_id.pop(device.id, None)) is not None
-        else device
-        for device in found
-    ]
-    new = [
-        DeviceCard(id=one.id, name=one.name or one.id[:8], enrolment=_state(one))
-        for one in by_id.values()
-    ]
-    return [*known, *new]
+    cards = {one.id: one for one in found}
+    for ident, one in by_id.items():
+        card = cards.get(ident) or DeviceCard(id=ident, name=ident[:8])
+        cards[ident] = structs.replace(card, name=one.name or card.name, enrolment=_state(one))
+    return list(cards.values())
 
 
 def _state(one: Member) -> str:
@@ -180,18 +169,14 @@ def _told(context: Mapping[str, float]) -> tuple[str, str, str]:
     units = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
     rate = next((f"{bps / each:.3g} {unit}" for each, unit in units if bps >= each), "-")
     celsius = context.get("temperature_c")
-    return (
-        rate,
-        "-" if charge is None else f"{charge:.0%}",
-        "-" if celsius is None else f"{celsius:.0f}",
-    )
+    warm = "-" if celsius is None else f"{celsius:.0f}"
+    return rate, "-" if charge is None else f"{charge:.0%}", warm
 
 
 def _ago(device: DeviceCard) -> str:
     if device.online or device.seen_ms is None:
         return "online" if device.online else "-"
     seconds = max(0, round(time.time() - device.seen_ms / 1000))
-    for unit, length in (("days", DAY), ("h", HOUR), ("min", MINUTE)):
-        if seconds >= 2 * length:
-            return f"{seconds // length} {unit} ago"
-    return f"{seconds} s ago"
+    units = (("days", DAY), ("h", 3600), ("min", 60))
+    found = (f"{seconds // each} {unit} ago" for unit, each in units if seconds >= 2 * each)
+    return next(found, f"{seconds} s ago")

@@ -16,9 +16,9 @@ from fedagent_cli import options, places
 from fedagent_cli.command_line import Group
 from fedagent_cli.errors import UNREADABLE, CliError, UsageError, no_run
 from fedagent_cli.extras import draw_qr
-from fedagent_cli.output import echo, emit
+from fedagent_cli.output import echo, emit, moment
 from fedagent_cli.read.runs import forbidden
-from fedagent_cli.site.devices import devices, moment
+from fedagent_cli.site.devices import devices
 from fedagent_coordinator.errors import RefusedError
 from fedagent_coordinator.site.enrolment import UNKNOWN, Enrolment, Member
 from fedagent_node.data_dir import load_or_create
