@@ -4,12 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from fedagent_node.errors import (
-    DataDirBusyError,
-    IdentityError,
-    JoinError,
-    LinkError,
-)
+from fedagent_node.errors import CredentialsError, DataDirBusyError, JoinError, LinkError
 from fedagent_node.process import end, start
 from fedagent_node.settings import SettingError
 from fedagent_protocol.errors import is_disk_error
@@ -23,7 +18,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SettingError, 2),
     (JoinError, 2),
     (DataDirBusyError, 75),
-    (IdentityError, 11),
+    (CredentialsError, 11),
     (BooksError, 12),
     (StreamError, 13),
     (LinkError, 10),

@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar, NamedTuple, Self
 from msgspec import Meta
 
 from fedagent_node.address import BrokerAddress, is_loopback
-from fedagent_node.errors import AddressError
 from fedagent_node.settings import LINK, BrokerConfig, Seed, SettingError
 from fedagent_node.site.joining import JOIN_PORT
 from fedagent_protocol.option import Option
@@ -132,7 +131,7 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
                 address = BrokerAddress.parse(self.web)
                 return PageAddress(address.host, address.port)
             return PageAddress(BrokerAddress.parse(f"{host}:1").host, 0)
-        except AddressError as error:
+        except ValueError as error:
             hint = "write HOST:PORT, e.g. 127.0.0.1:7428 or 0.0.0.0:7428"
             raise SettingError("web", f"{self.web[:80]!r} is not an address", hint) from error
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
-from .errors import COVER, AddressError, SettingError
+from .errors import COVER, SettingError
 from .network import is_own
 
 DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
@@ -21,6 +21,7 @@ _URL = re.compile(
     r"(?P<host>\[[^\[\]\s]+\]|[^\s:/\[\]]+)(?::(?P<port>\d{1,5}))?/?"
 )
 _MAX_CHARS = 4096
+_NOT_ONE = "not a broker's address"  # which is not repeated: it may be a password
 _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
@@ -40,19 +41,19 @@ class BrokerAddress:
 
     @classmethod
     def parse(cls, text: str) -> "BrokerAddress":
-        """Return the address that a person or an advert wrote, or raise `AddressError`.
+        """Return the address that a person or an advert wrote, or raise `ValueError`.
 
         ``host:port``, ``mqtt://host[:port]`` or ``mqtts://host[:port]``, with ``user@`` or
         ``user:password@`` before the host, percent-encoded; IPv6 hosts in brackets.
         """
         match = _URL.fullmatch(text.strip()) if len(text) <= _MAX_CHARS else None
         if match is None or (match["scheme"] is None and match["port"] is None):
-            raise AddressError
+            raise ValueError(_NOT_ONE)
         host = match["host"].strip("[]")
         scheme = match["scheme"] or "mqtt"
         port = int(match["port"] or DEFAULT_PORTS[scheme])
         if not 0 < port < 65536 or not _is_host(host, bracketed=match["host"] != host):
-            raise AddressError
+            raise ValueError(_NOT_ONE)
         user, password = match["user"] or "", match["password"]
         return cls(
             host,

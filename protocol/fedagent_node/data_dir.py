@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, field
 from fedagent_protocol.errors import is_disk_error
 from fedagent_protocol.signed import KEY_BYTES, identity_of
 
-from .errors import DataDirBusyError, IdentityError, SettingError
+from .errors import CredentialsError, DataDirBusyError, SettingError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -24,6 +24,7 @@ LOCK_FILE = "lock"
 IDENTITY_FILE = "identity.json"
 STARTS_FILE = "starts"
 STEP = 1024
+_RESTORE = "restore it from a copy, or delete it to join as a new device"
 GLANCE_S = 0.05
 """How long a second try waits for somebody who only looked whether the lock is held."""
 
@@ -210,7 +211,7 @@ def load_or_create(data_dir: Path) -> Identity:
     """Return the identity kept in a data directory, made there if there is none.
 
     Raises:
-        IdentityError: The file is there and damaged. It is never replaced by itself,
+        CredentialsError: The file is there and damaged. It is never replaced by itself,
             because that would make the device a stranger to its edges.
     """
     path = data_dir / IDENTITY_FILE
@@ -221,11 +222,11 @@ def load_or_create(data_dir: Path) -> Identity:
         write_private(path, msgspec.json.format(msgspec.json.encode(made), indent=1))
         return made
     except OSError as exc:
-        raise IdentityError(path, exc.strerror or str(exc)) from exc
+        raise CredentialsError(path, exc.strerror or str(exc), _RESTORE) from exc
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise IdentityError(path, "not an identity file") from exc
+        raise CredentialsError(path, "not an identity file", _RESTORE) from exc
     if found.id != identity_of(found.public_bytes):
-        raise IdentityError(path, "the id does not belong to the key")
+        raise CredentialsError(path, "the id does not belong to the key", _RESTORE)
     return found
 
 
@@ -233,7 +234,7 @@ def read_public(data_dir: Path) -> bytes | None:
     """Return the public key of the process whose data directory it is; None without an identity.
 
     Raises:
-        IdentityError: The file is damaged.
+        CredentialsError: The file is damaged.
     """
     known = (data_dir / IDENTITY_FILE).exists()
     return load_or_create(data_dir).public_bytes if known else None

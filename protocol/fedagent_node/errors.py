@@ -25,10 +25,6 @@ class SettingError(LinkError):
     hint: str
 
 
-class AddressError(LinkError):
-    """Raised when text is not a broker address; it may be a password, and is not repeated."""
-
-
 class PeerRefusedError(LinkError):
     """Raised before a byte is sent to who showed the certificate of another than expected."""
 
@@ -48,28 +44,8 @@ class NotEnrolledError(LinkError):
     address: str
 
 
-class BrokerStartError(LinkError):
-    """Raised when a private broker does not come up."""
-
-    template = "the {kind} broker did not start on port {port}: {reason}"
-
-    kind: str
-    port: int
-    reason: str
-
-
-class IdentityError(LinkError):
-    """Raised when the identity file is damaged."""
-
-    template = "{path} cannot be used ({reason})"
-    hint = "restore it from a copy, or delete it to join as a new device"
-
-    path: Path
-    reason: str
-
-
 class CredentialsError(LinkError):
-    """Raised when a role's certificate files, or those of an authority, are damaged."""
+    """Raised when a role's identity or certificates, or an authority's, are damaged."""
 
     template = "{path} cannot be used ({reason})"
 
@@ -112,6 +88,10 @@ _JOIN_HINTS: dict[str, tuple[str, str]] = {
         "this role belongs to another site already, and the invitation is not from its authority",
         "choose another --data-dir, or delete its folder `site` to leave the old site",
     ),
+    "unreachable": (
+        "the join service does not answer",
+        "check that the coordinator runs with --listen 0.0.0.0 and that its --join-port is open",
+    ),
     "closed": ("the coordinator accepts no devices at the moment", "try again later"),
     "forgotten": (
         "the site no longer knows this key",
@@ -131,36 +111,23 @@ _JOIN_HINTS: dict[str, tuple[str, str]] = {
 
 
 class JoinError(LinkError):
-    """Raised when a site does not let a role in, or is not the one it should be."""
+    """Raised when a site does not let a role in, is not the one it should be, or is silent."""
 
     template = "not joined: {words}"
 
     reason: str
+    why: str = ""
 
     @property
     def words(self) -> str:
         """Why not, in short."""
-        return self._words[0]
+        shown = f"refused ({safe_text(self.reason, limit=64)})"
+        return _JOIN_HINTS.get(self.reason, (shown, ""))[0] + self.why
 
     @property
     def hint(self) -> str:  # type: ignore[override]  # it depends on the reason
         """What to do about it."""
-        return self._words[1]
-
-    @property
-    def _words(self) -> tuple[str, str]:
-        shown = safe_text(self.reason, limit=64)
-        return _JOIN_HINTS.get(self.reason, (f"refused ({shown})", "see the coordinator's log"))
-
-
-class JoinUnreachableError(LinkError):
-    """Raised when a join service does not answer."""
-
-    template = "the join service at {place} does not answer ({reason})"
-    hint = "check that the coordinator runs with --listen 0.0.0.0 and that its --join-port is open"
-
-    place: str
-    reason: str
+        return _JOIN_HINTS.get(self.reason, ("", "see the coordinator's log"))[1]
 
 
 class DataDirBusyError(LinkError):

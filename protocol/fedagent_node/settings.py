@@ -30,7 +30,7 @@ from fedagent_protocol.option import Declared, Option, declared
 from fedagent_protocol.topics import check_id
 
 from .address import BrokerAddress, TlsFiles, is_loopback
-from .errors import AddressError, JoinError
+from .errors import JoinError
 from .errors import SettingError as SettingError  # noqa: PLC0414 - offered here too
 
 PASSWORD_VARIABLE = "FEDAGENT_MQTT_PASSWORD"  # noqa: S105 - its name, not its value
@@ -184,7 +184,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """
         try:
             address = BrokerAddress.parse(text)
-        except AddressError as error:
+        except ValueError as error:
             # With an @ or a colon in it, it may be a password that is shown.
             shown = "" if {"@", ":"} & set(text) else f"{safe_text(text, limit=80)!r} "
             kinds = ", or auto, embedded, mosquitto" if key == "broker" else ""

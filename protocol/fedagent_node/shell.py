@@ -142,7 +142,7 @@ class Shell:
         """Load who this process is, made at its first start; all that it sends is signed.
 
         Raises:
-            IdentityError: The file is there and damaged.
+            CredentialsError: The file is there and damaged.
         """
         identity = load_or_create(self.directory)
         self.id = identity.id

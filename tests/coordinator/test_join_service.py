@@ -23,7 +23,7 @@ from fedagent_coordinator.site.enrolment import (
 from fedagent_coordinator.site.folder import open_site
 from fedagent_coordinator.site.joining import JoinService
 from fedagent_node.data_dir import load_or_create
-from fedagent_node.errors import JoinError, JoinUnreachableError
+from fedagent_node.errors import JoinError
 from fedagent_node.site import enrolling
 from fedagent_node.site.certificates import fingerprint
 from fedagent_node.site.enrolling import Admitted, Applicant, Waiting, ask
@@ -349,7 +349,7 @@ def test_strangers_who_wait_keep_nobody_from_elsewhere_out(
 
 async def test_nobody_there_is_said(tmp_path: Path) -> None:
     device = Applicant(load_or_create(tmp_path), role="agent", site="hall", name="")
-    with pytest.raises(JoinUnreachableError, match="does not answer"):
+    with pytest.raises(JoinError, match="does not answer"):
         await ask("127.0.0.1:1", device)
     with pytest.raises(JoinError, match="not an invitation"):
         await ask("127.0.0.1:port", device)

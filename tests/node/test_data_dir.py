@@ -17,7 +17,7 @@ from fedagent_node.data_dir import (
     store_port,
     stored_port,
 )
-from fedagent_node.errors import IdentityError, SettingError
+from fedagent_node.errors import CredentialsError, SettingError
 from fedagent_protocol.signed import identity_of
 from fedagent_protocol.topics import check_id
 
@@ -79,7 +79,7 @@ def test_a_damaged_identity_is_named_and_kept(tmp_path: Path, damage: object) ->
     assert callable(damage)
     path.write_bytes(damage(path.read_bytes()))
     before = path.read_bytes()
-    with pytest.raises(IdentityError, match="restore it from a copy"):
+    with pytest.raises(CredentialsError, match="restore it from a copy"):
         load_or_create(tmp_path)
     assert path.read_bytes() == before
 

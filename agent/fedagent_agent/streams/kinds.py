@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from msgspec import Meta
 
 from fedagent_node.address import BrokerAddress, TlsFiles
-from fedagent_node.errors import AddressError
 from fedagent_node.settings import SettingError, with_password
 from fedagent_protocol.option import Option
 
@@ -184,7 +183,7 @@ class Mqtt(StreamSpec, frozen=True, kw_only=True):
             if not url.netloc or not _TOPIC.fullmatch(topic):
                 raise StreamError("mqtt", "needs a host and a topic", f"write {_FORM}")
             broker = BrokerAddress.parse(f"{kind}://{url.netloc}")
-        except (AddressError, ValueError) as error:  # urlsplit's own, of brackets
+        except ValueError as error:
             form = _FORM
             if "@" in text:
                 form = form.replace("HOST", "USER:PASSWORD@HOST")

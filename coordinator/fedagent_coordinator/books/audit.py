@@ -16,7 +16,7 @@ from pathlib import Path
 from fedagent_coordinator.books.settling import digest_of_saw
 from fedagent_coordinator.errors import StoreDamagedError
 from fedagent_node.data_dir import read_public
-from fedagent_node.errors import IdentityError
+from fedagent_node.errors import CredentialsError
 from fedagent_protocol.signed import ledger_head, verify
 
 from .archive import closed_pieces, closed_until, read, reopened
@@ -150,7 +150,7 @@ class _Audit:
         try:
             mark = read_mark(self.folder / MARK)
             self.public = read_public(self.folder)
-        except (ValueError, IdentityError) as error:
+        except (ValueError, CredentialsError) as error:
             if isinstance(error.__cause__, PermissionError):
                 raise error.__cause__ from error  # whose key cannot be read is not damaged
             self.problem(f"the high-water mark cannot be read: {error}")

@@ -20,7 +20,7 @@ from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_coordinator.site.enrolment import members_in
 from fedagent_node.data_dir import read_public
-from fedagent_node.errors import IdentityError
+from fedagent_node.errors import CredentialsError
 from fedagent_protocol.signed import identity_of
 from fedagent_task.recipe.spec import Recipe
 
@@ -108,7 +108,7 @@ class Watcher:
 
     def _identity(self) -> str:
         if not self._coordinator:
-            with suppress(IdentityError):
+            with suppress(CredentialsError):
                 public = read_public(self.folder)
                 self._coordinator = "" if public is None else identity_of(public)
         return self._coordinator

@@ -17,7 +17,7 @@ from msgspec import structs
 from fedagent_node.address import BrokerAddress, is_loopback, is_wildcard
 from fedagent_node.data_dir import store_port, stored_port
 from fedagent_node.discovery.advert import reach
-from fedagent_node.errors import COVER, BrokerStartError, LinkError, SettingError
+from fedagent_node.errors import COVER, LinkError, SettingError
 from fedagent_node.network import (
     Backoff,
     bindable,
@@ -98,10 +98,10 @@ class Broker:
         self._port = self._choose_port(first=True)
         try:
             await self._launch()
-        except BrokerStartError as exc:
+        except LinkError as exc:
             if self.spec.port and not bindable(self.spec.listen, self.spec.port):
-                hint = "the port is in use; stop the program that uses it, or give another --port"
-                raise BrokerStartError(self.kind, self._port, hint) from exc
+                why = "the port is in use; stop the program that uses it, or give another --port"
+                raise self._failed(why) from exc
             if self.spec.port:
                 raise
             _log.info("%s; trying another port", exc)
@@ -194,7 +194,7 @@ class Broker:
             while True:
                 try:
                     await self._launch()
-                except BrokerStartError as exc:
+                except LinkError as exc:
                     self.counters["failed_starts"] += 1
                     _log.error("%s; trying again", exc)
                     await asyncio.sleep(backoff.next())
@@ -218,34 +218,37 @@ class Broker:
             )
         finally:
             os.close(log)
-        ready = False
         try:
             async with asyncio.timeout(READY_S):
-                ready = await self._ready(self._process)
+                await self._ready(self._process)
         except TimeoutError as exc:
-            raise BrokerStartError(self.kind, self._port, f"no answer for {READY_S:.0f} s") from exc
-        finally:
-            if not ready:
-                await self._end()
-        if not ready:
-            raise BrokerStartError(self.kind, self._port, self._last_words())
+            await self._end()
+            raise self._failed(f"no answer for {READY_S:.0f} s") from exc
+        except BaseException:
+            await self._end()
+            raise
         if self.kind == "embedded" and self.spec.revoked:
             await self._command({"revoked": sorted(self.spec.revoked)})
         self._listener = asyncio.create_task(
             self._listen(self._process), name=f"{self.spec.name}-listen"
         )
 
-    async def _ready(self, process: asyncio.subprocess.Process) -> bool:
+    async def _ready(self, process: asyncio.subprocess.Process) -> None:
+        """Wait until it listens; `LinkError` if it ends before."""
         assert process.stdout is not None
         line = await process.stdout.readline()
-        if not line.strip().isdigit():
-            return False
-        self._broker_pid = int(line)
-        while process.returncode is None:
+        self._broker_pid = int(line) if line.strip().isdigit() else 0
+        while self._broker_pid and process.returncode is None:
             if owns_port(self._broker_pid, self._port):
-                return True
+                return
             await asyncio.sleep(0.02)
-        return False
+        path = self.spec.data_dir / f"{self.spec.name}.log"
+        words = path.read_text("utf-8", errors="replace").split("\n") if path.exists() else []
+        last = next(filter(str.strip, reversed(words)), "it exited without an error message")
+        raise self._failed(safe_text(last))
+
+    def _failed(self, why: str) -> LinkError:
+        return LinkError(f"the {self.kind} broker did not start on port {self._port}: {why}")
 
     async def _end(self) -> None:
         process, self._process = self._process, None
@@ -275,14 +278,6 @@ class Broker:
         # Without the revoked: the kernel bounds the length of arguments.
         given = structs.replace(self.spec, port=self._port, revoked=frozenset())
         return ["fedagent_node.broker.embedded", given.to_json()]
-
-    def _last_words(self) -> str:
-        path = self.spec.data_dir / f"{self.spec.name}.log"
-        with suppress(OSError):
-            lines = path.read_text("utf-8", errors="replace").strip().splitlines()
-            if lines:
-                return safe_text(lines[-1])
-        return "it exited without an error message"
 
     def _choose_port(self, *, first: bool) -> int:
         if self.spec.port:

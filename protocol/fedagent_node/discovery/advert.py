@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fedagent_node.address import BrokerAddress, is_loopback, is_wildcard
-from fedagent_node.errors import AddressError
 
 Role = Literal["edge", "coordinator"]
 
@@ -126,7 +125,7 @@ def _address(where: str, host: str | None, port: int | None) -> BrokerAddress | 
     if where not in _SCHEMES:
         try:
             found = BrokerAddress.parse(where) if len(where) <= MAX_ADDRESS_CHARS else None
-        except AddressError:
+        except ValueError:
             return None
         return None if found is not None and found.user else found
     if not host or not port or not 0 < port < 65536:

@@ -4,8 +4,8 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from msgspec import structs
 from fedagent_node.data_dir import Identity
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.effects import Emit
-from fedagent_node.errors import JoinError, JoinUnreachableError, connect_reason
+from fedagent_node.errors import JoinError, connect_reason
 from fedagent_node.network import Backoff
 from fedagent_node.settings import NodeConfig
 from fedagent_node.shell import Shell
@@ -74,8 +74,9 @@ class Applicant:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What a site answered that lets us in: the certificate, and the authority behind it."""
+    """What a join service answered that lets us in, and the authority behind it."""
 
+    place: str
     certificate: Certificate
     ca_der: bytes
     answer: JoinAnswer
@@ -99,15 +100,11 @@ class Joiner:
         self, shell: Shell, identity: Identity, role: JoinRole, config: NodeConfig, *, name: str
     ) -> None:
         self._shell = shell
-        given = config.invitation()
-        self._invited = isinstance(given, Invitation)
-        self._applicant = Applicant(identity, role, config.site, name)
+        given, fingerprint, secret = config.invitation(), "", b""
         places: tuple[str, ...] = (given,) if isinstance(given, str) else ()
         if isinstance(given, Invitation):
-            self._applicant = Applicant(
-                *(identity, role, config.site, name, given.fingerprint.hex(), given.secret)
-            )
-            places = given.places
+            places, fingerprint, secret = given.places, given.fingerprint.hex(), given.secret
+        self._applicant = Applicant(identity, role, config.site, name, fingerprint, secret)
         self._places = dict.fromkeys(places)
         self._news = asyncio.Event()
         self._said: dict[str, float] = {}
@@ -131,26 +128,21 @@ class Joiner:
         backoff = Backoff(first_s=1.0, cap_s=10.0)
         while True:
             refusals = []
-            for place in tuple(self._places):
-                try:
-                    answer = await ask(place, self._applicant)
-                except JoinUnreachableError as error:
-                    self._say(f"{error}; trying again")
-                except JoinError as error:
-                    if error.reason not in LATER | _OTHERS:
-                        raise
-                    refusals += [error] if error.reason in _OTHERS else []
-                    self._say(f"{place}: {error}; trying again")
-                else:
+            async with aclosing(_answers(tuple(self._places), self._applicant)) as answers:
+                async for place, answer in answers:
                     if isinstance(answer, Admitted):
-                        return self._keep(answer, place)
-                    await self._show(answer.ca_der)
-            if self._invited and len(refusals) == len(self._places) > 0:
+                        return self._keep(answer)
+                    if isinstance(answer, Waiting):
+                        await self._show(answer.ca_der)
+                        continue
+                    self._say(f"{place}: {answer}; trying again")
+                    if answer.reason in _OTHERS:
+                        refusals.append(answer)
+            if self._applicant.secret and len(refusals) == len(self._places) > 0:
                 raise refusals[0]
             await self._pause(POLL_S if self.asked else backoff.next())
 
     async def _show(self, ca_der: bytes) -> None:
-        """Show the code of this key and an authority, again once in a while."""
         code = await asyncio.to_thread(code_of, ca_der, self._applicant.identity.public_bytes)
         site = self._applicant.site
         self.asked = True
@@ -161,10 +153,10 @@ class Joiner:
         ):
             self._shell.emit(Emit("joining", {"site": site, "code": code}))
 
-    def _keep(self, admitted: Admitted, place: str) -> Credentials:
-        directory, own = self._shell.directory, self._applicant
-        found = _store(directory, own.identity, admitted, (place, *admitted.answer.services))
-        self._shell.emit(Emit("joined", {"site": own.site, "at": place}))
+    def _keep(self, admitted: Admitted) -> Credentials:
+        own = self._applicant
+        found = _store(self._shell.directory, own.identity, admitted)
+        self._shell.emit(Emit("joined", {"site": own.site, "at": admitted.place}))
         _log.info(
             "%s: joined site %s as %s, authority %s",
             *(self._shell.id, own.site, own.role, fingerprint(admitted.ca_der)[:16]),
@@ -237,47 +229,56 @@ async def join_first(
 
 async def renew(directory: Path, identity: Identity) -> Credentials:
     """Ask for the next certificate, and keep it; errors as of `ask_again`."""
-    place, admitted = await ask_again(directory, identity)
-    return _store(directory, identity, admitted, (place, *admitted.answer.services))
+    return _store(directory, identity, await ask_again(directory, identity))
 
 
-async def ask_again(directory: Path, identity: Identity) -> tuple[str, Admitted]:
-    """Ask the site that a role joined; return who answered, and what.
+async def ask_again(directory: Path, identity: Identity) -> Admitted:
+    """Ask the site that a role joined; return what it answered.
 
     Raises:
-        JoinError: The site refuses; ``revoked`` is for good.
-        JoinUnreachableError: No join service answers.
+        JoinError: The site refuses (``revoked`` is for good), or nobody answers.
     """
     credentials, joined = load_credentials(directory), read_joined(directory)
     if credentials is None or joined is None:
-        raise JoinUnreachableError("an unknown address", "this role has not joined a site")
+        raise JoinError("unreachable", " (this role has not joined a site)")
     own = credentials.certificate
     if own.role not in ("agent", "edge"):
         raise JoinError("wrong_role")
     applicant = Applicant(identity, own.role, own.site, joined.name, joined.fingerprint)
-    failure: JoinError | JoinUnreachableError | None = None
-    for place in joined.services:
+    failure: JoinError | None = None
+    async with aclosing(_answers(joined.services, applicant)) as answers:
+        async for _, answer in answers:
+            if isinstance(answer, Admitted):
+                return answer
+            failure = JoinError("forgotten") if isinstance(answer, Waiting) else failure or answer
+    raise failure or JoinError("unreachable", " (no address is known)")
+
+
+_Answer = Admitted | Waiting | JoinError
+
+
+async def _answers(
+    places: Iterable[str], applicant: Applicant
+) -> AsyncGenerator[tuple[str, _Answer], None]:
+    """Ask at each place in turn; a refusal that neither time nor another place ends is raised."""
+    for place in places:
+        answer: _Answer
         try:
             answer = await ask(place, applicant)
-        except (JoinUnreachableError, JoinError) as error:
-            if isinstance(error, JoinError) and error.reason not in _OTHERS:
+        except JoinError as error:
+            if error.reason not in LATER | _OTHERS:
                 raise
-            failure = failure or error
-        else:
-            if isinstance(answer, Admitted):
-                return place, answer
-            failure = JoinError("forgotten")
-    raise failure or JoinUnreachableError("an unknown address", "no address is known")
+            answer = error
+        yield place, answer
 
 
-def _store(
-    directory: Path, identity: Identity, admitted: Admitted, places: Iterable[str]
-) -> Credentials:
+def _store(directory: Path, identity: Identity, admitted: Admitted) -> Credentials:
     answer = admitted.answer
+    places = dict.fromkeys((admitted.place, *answer.services))
     joined = Joined(
         site=admitted.certificate.site,
         fingerprint=fingerprint(admitted.ca_der),
-        services=tuple(dict.fromkeys(places))[:MAX_PLACES],
+        services=tuple(places)[:MAX_PLACES],
         broker_port=answer.broker_port,
         name=safe_text(answer.name, limit=64),
         ahead_s=time.time() - answer.now_s,
@@ -292,8 +293,7 @@ async def ask(place: str, applicant: Applicant) -> Admitted | Waiting:
     """Ask a join service once.
 
     Raises:
-        JoinError: It refuses, or is not the one that was meant.
-        JoinUnreachableError: Nobody answers there.
+        JoinError: It refuses, is not the one that was meant, or nobody answers.
     """
     host, port = split_place(place)
     try:
@@ -314,12 +314,22 @@ async def ask(place: str, applicant: Applicant) -> Admitted | Waiting:
                 with suppress(OSError):
                     await writer.wait_closed()
     except asyncio.IncompleteReadError as exc:
-        raise JoinUnreachableError(place, "it hung up") from exc
+        raise JoinError("unreachable", f" at {place} (it hung up)") from exc
     except (OSError, TimeoutError) as exc:
-        raise JoinUnreachableError(place, connect_reason(exc)) from exc
+        raise JoinError("unreachable", f" at {place} ({connect_reason(exc)})") from exc
     if answer.refused:
         raise JoinError(answer.refused)
-    return _admitted(answer, ca_der, applicant) if answer.certificate else Waiting(ca_der)
+    if not answer.certificate:
+        return Waiting(ca_der)
+    try:
+        certificate = read_certificate(answer.certificate, ca_der, now=None)
+        if answer.crl:
+            read_crl(answer.crl, ca_der)
+    except CertificateError as exc:
+        raise JoinError("malformed") from exc
+    if certificate.id != applicant.identity.id or certificate.role != applicant.role:
+        raise JoinError("malformed")
+    return Admitted(place, certificate, ca_der, answer)
 
 
 def _check(ca_der: bytes, leaf: bytes, applicant: Applicant) -> None:
@@ -349,18 +359,6 @@ def _request(applicant: Applicant, leaf: bytes) -> JoinRequest:
         now_s=time.time(),
     )
     return structs.replace(bare, signature=applicant.identity.sign(bare.signed(leaf)))
-
-
-def _admitted(answer: JoinAnswer, ca_der: bytes, applicant: Applicant) -> Admitted:
-    try:
-        certificate = read_certificate(answer.certificate, ca_der, now=None)
-        if answer.crl:
-            read_crl(answer.crl, ca_der)
-    except CertificateError as exc:
-        raise JoinError("malformed") from exc
-    if certificate.id != applicant.identity.id or certificate.role != applicant.role:
-        raise JoinError("malformed")
-    return Admitted(certificate, ca_der, answer)
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:

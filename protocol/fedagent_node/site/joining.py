@@ -50,8 +50,8 @@ Refusal = Literal[
     "closed",
 ]
 """Why somebody is not let in; also the names of the service's counters, as ``join_<word>``."""
-LATER = frozenset({"too_many_pending", "closed"})
-"""Refusals that time ends; after the others a person has to act."""
+LATER = frozenset({"too_many_pending", "closed", "unreachable"})
+"""What time ends; after the others a person has to act."""
 
 Name = Annotated[str, Meta(max_length=64)]
 Place = Annotated[str, Meta(max_length=120)]

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from fedagent_node.data_dir import IDENTITY_FILE, load_or_create
-from fedagent_node.errors import JoinError, JoinUnreachableError, LinkError
+from fedagent_node.errors import JoinError, LinkError
 from fedagent_node.site import FOLDER
 from fedagent_node.site.certificates import CLOCK_S
 from fedagent_node.site.credentials import load_credentials
@@ -61,15 +61,16 @@ async def _asked(folder: Path, who: str) -> Finding:
         return broken(f"{who}; its site files are incomplete", "restore them, or join again")
     try:
         async with asyncio.timeout(ASK_S):
-            place, admitted = await ask_again(folder, load_or_create(folder))
+            admitted = await ask_again(folder, load_or_create(folder))
+    except TimeoutError:
+        silent = JoinError("unreachable")
+        return odd(f"{who}; {silent.words}", silent.hint)
     except JoinError as error:
-        return broken(f"{who}; {error.words}", error.hint)
-    except (JoinUnreachableError, TimeoutError) as error:
-        silent = getattr(error, "sentence", "no join service answers")
-        return odd(f"{who}; {silent}", JoinUnreachableError.hint)
+        level = odd if error.reason == "unreachable" else broken
+        return level(f"{who}; {error.words}", error.hint)
     days = (time.time() - admitted.answer.now_s) / 86_400
     if abs(days) * 86_400 > CLOCK_S:
         way = "ahead of" if days > 0 else "behind"
         text = f"{who}, clock {abs(days):.1f} days {way} the coordinator's"
         return odd(text, "set it: timedatectl set-ntp true")
-    return fine(f"{who}, confirmed by {place}")
+    return fine(f"{who}, confirmed by {admitted.place}")
