@@ -155,7 +155,7 @@ async def test_adverts_that_refuse_do_not_hide_one_that_answers(
         await watcher.until(lambda now: ids(now) == {"used"})
         for number in range(5):
             await announce(announcer, f"e{number}", 1)
-        await eventually(lambda: bool(listener._watches[0]._waiting))
+        await eventually(lambda: bool(listener._watches[0]._waiting()))
         dead.add(3)  # it restarts: it keeps its place
         await announce(announcer, "new", 2)
         await watcher.until(lambda now: "new" in ids(now))
@@ -174,7 +174,7 @@ async def test_who_finds_no_room_gets_the_place_of_one_that_leaves(
         first = await announce(announcer, "first", 1)
         await watcher.until(lambda now: ids(now) == {"first"})
         await announce(announcer, "second", 2)
-        await eventually(lambda: bool(listener._watches[0]._waiting))
+        await eventually(lambda: bool(listener._watches[0]._waiting()))
         await announcer.async_unregister_service(first)
         await watcher.until(lambda now: ids(now) == {"second"})
 

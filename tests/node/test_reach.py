@@ -110,8 +110,9 @@ async def test_an_advert_of_no_use_is_said_once(
     address = BrokerAddress("10.0.0.9", 1883)
     advert = Advert("edge", "aa", "site", address, 1, (address.host,))
     watch = Watch("edge", "site", lambda _: None, judge=answers_there)
+    name = _Name("aa", answered=answered)
     for reason in (why, why, "no answer (timed out)"):
-        watch.complain(_Name("aa", answered=answered), advert, {str(address): reason})
+        watch.complain(name, advert, {str(address): reason})
     (record,) = caplog.records
     assert said in record.getMessage()
 

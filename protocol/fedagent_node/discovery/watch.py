@@ -7,7 +7,6 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from zeroconf import (  # type: ignore[attr-defined]  # not all in its __all__
     BadTypeInNameException,
@@ -40,7 +39,7 @@ MAX_HOSTS = 8
 MAX_TRIED = 8
 """Adverts whose addresses are tried at a time; a turn that found one refused lasts `AGAIN_S`."""
 MAX_REMEMBERED = 128
-"""Names that wait, or whose last complaint or end is remembered, and sites beside ours."""
+"""Names that are followed, wait, or are remembered a while for what was said of them."""
 DEBOUNCE_S = 0.05
 LOOKUP_MS = 3000
 AGAIN_S = 1.0
@@ -58,12 +57,15 @@ OPTIONS = {"edge": "--edge", "coordinator": "--coordinator"}
 
 @dataclass(slots=True, eq=False)
 class _Name:
-    """One name that is announced, and the task that follows it."""
+    """One name that is or was announced, and the task that follows it, once there is room."""
 
     name: str
+    wanted: bool = True
+    back_at: float = -math.inf  # when a name that said goodbye may be back
     advert: Advert | None = None
     silent: bool = False  # the last look found no address that answers
     answered: bool = False
+    complaint: tuple[str, ...] = ()
     again: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
@@ -86,12 +88,8 @@ class Watch:
         self._judge = judge
         self._needed = needed
         self._names: dict[str, _Name] = {}
-        self._waiting: dict[str, None] = {}  # zeroconf names each once: who finds no room is kept
-        self._back_at: dict[str, float] = {}  # when a name that is gone may be back
-        self._complaints: dict[str, tuple[str, ...]] = {}
-        self._elsewhere: dict[str, None] = {}
+        self._elsewhere: set[str] = set()
         self._reported: frozenset[Advert] = frozenset()
-        self._timer: asyncio.TimerHandle | None = None
         self._quiet: asyncio.TimerHandle | None = None
         self._browser: AsyncServiceBrowser | None = None
         self._turns = asyncio.Semaphore(MAX_TRIED)
@@ -113,7 +111,7 @@ class Watch:
             self._quiet.cancel()
         tasks = [one.task for one in self._names.values() if one.task is not None]
         for one in self._names.values():
-            one.task = None
+            one.task, one.wanted = None, False  # until it is named again
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -126,54 +124,55 @@ class Watch:
         state_change: ServiceStateChange,
     ) -> None:
         """Take a browser's event; the parameters are zeroconf's."""
-        loop, one = asyncio.get_running_loop(), self._names.get(name)
+        one = self._names.get(name)
         if state_change is ServiceStateChange.Removed:
-            self._waiting.pop(name, None)
-            _remember(self._back_at, name, loop.time() + GONE_S)
             if one is not None:
+                one.back_at = asyncio.get_running_loop().time() + GONE_S
                 self._leave(one)
-        elif one is None:
-            _remember(self._waiting, name, None)
-            self._let_in()
-        else:
-            one.again.set()
-            if one.task is None:
-                one.task = loop.create_task(self._follow(one))
+            return
+        if one is None:
+            one = self._names[name] = _Name(name)
+            if len(self._names) > MAX_REMEMBERED:
+                idle = (other for other in self._names.values() if other.task is None)
+                del self._names[min(idle, key=lambda other: other.advert is not None).name]
+        one.wanted = True
+        one.again.set()
+        self._let_in()
+
+    def _waiting(self) -> list[_Name]:
+        return [one for one in self._names.values() if one.wanted and one.task is None]
 
     def _let_in(self) -> None:
-        while self._waiting and len(self._names) < MAX_CANDIDATES:
-            name = next(iter(self._waiting))
-            del self._waiting[name]
-            one = self._names[name] = _Name(name)
+        """Follow those that wait, as far as there is room."""
+        room = MAX_CANDIDATES - sum(one.task is not None for one in self._names.values())
+        for one in self._waiting()[: max(0, room)]:
             one.task = asyncio.get_running_loop().create_task(self._follow(one))
 
-    def _leave(self, one: _Name) -> None:
-        self._names.pop(one.name, None)
+    def _leave(self, one: _Name, *, wanted: bool = False) -> None:
+        task, one.task = one.task, None
         if one.advert is not None:
             self._notify_soon()
-        if one.task is not None:
-            one.task.cancel()
+        one.wanted, one.advert, one.silent, one.answered = wanted, None, False, False
         if self._browser is not None:
             self._let_in()
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
 
     async def _follow(self, one: _Name) -> None:
         """Look a name up, again after a while or when it has changed, until it is of no use."""
-        back_at = self._back_at.get(one.name, -math.inf)
-        await asyncio.sleep(max(0.0, back_at - asyncio.get_running_loop().time()))
+        await asyncio.sleep(max(0.0, one.back_at - asyncio.get_running_loop().time()))
         while True:
             one.again.clear()
             pause_s = await self._look(one)
             if pause_s is None:
-                break
+                return self._leave(one)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s if pause_s < math.inf else None):
                     await one.again.wait()
             useless = one.silent and not one.answered and not one.again.is_set()
-            if useless and self._waiting:
-                _remember(self._waiting, one.name, None)
-                break
-        one.task = None
-        self._leave(one)
+            if useless and self._waiting():
+                self._names[one.name] = self._names.pop(one.name)  # behind those that wait
+                return self._leave(one, wanted=True)
 
     # -------------------------------------------------------------- one look
 
@@ -194,7 +193,8 @@ class Watch:
         if advert is None:
             return None
         if self._site not in (None, advert.site):
-            _remember(self._elsewhere, advert.site, None)
+            if len(self._elsewhere) < MAX_CANDIDATES:
+                self._elsewhere.add(advert.site)
             return None
         advert, refused = await self._tried(one, advert)
         self.complain(one, advert, refused)
@@ -233,19 +233,20 @@ class Watch:
 
     async def _claims(self, name: str, advert: Advert) -> list[Advert]:
         """Ask everybody for the name, and return an advert for each place that is claimed."""
-        cache = self._zeroconf.cache
-        servers = {one.server for one in _of(DNSService, cache.entries_with_name(name))}
+        found = self._zeroconf.cache.entries_with_name
         out = DNSOutgoing(_QUERY)
         out.add_question(DNSQuestion(name, _SRV, _IN))
+        servers = {one.server for one in found(name) if isinstance(one, DNSService)}
         for server in list(servers)[:MAX_HOSTS]:
             out.add_question(DNSQuestion(server, _A, _IN))
         self._zeroconf.async_send(out)
         await asyncio.sleep(CLAIMS_S)
         return [
             advert.at(socket.inet_ntoa(record.address), service.port)
-            for service in _of(DNSService, cache.entries_with_name(name))
-            for record in _of(DNSAddress, cache.entries_with_name(service.server))
-            if len(record.address) == 4
+            for service in found(name)
+            if isinstance(service, DNSService)
+            for record in found(service.server)
+            if isinstance(record, DNSAddress) and len(record.address) == 4
         ]
 
     # ------------------------------------------------------------- for people
@@ -253,9 +254,8 @@ class Watch:
     def complain(self, one: _Name, advert: Advert, refused: dict[str, str]) -> None:
         """Log once which addresses of an advert are not used, and why."""
         # Not the reasons: a router's differ from one try to the next.
-        before = self._complaints.get(one.name, ())
-        _remember(self._complaints, one.name, tuple(refused))
-        if tuple(refused) == before:
+        before, one.complaint = one.complaint, tuple(refused)
+        if one.complaint == before:
             return
         silent = ", ".join(f"{where} ({why})" for where, why in refused.items())
         who = f"{self._role} {advert.id} is announced at {silent}"
@@ -292,11 +292,9 @@ class Watch:
         )
 
     def _notify_soon(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(DEBOUNCE_S, self._notify)
+        asyncio.get_running_loop().call_later(DEBOUNCE_S, self._notify)
 
     def _notify(self) -> None:
-        self._timer = None
         now = frozenset(one.advert for one in self._names.values() if one.advert is not None)
         if now == self._reported or self._browser is None:
             return
@@ -307,18 +305,3 @@ class Watch:
             self._on_change(now)
         except Exception:  # noqa: BLE001 - logged; discovery must outlive its listener
             _log.exception("a change of %s adverts could not be handled", self._role)
-
-
-R = TypeVar("R")
-
-
-def _of(kind: type[R], records: Iterable[object]) -> list[R]:
-    return [record for record in records if isinstance(record, kind)]
-
-
-def _remember(table: dict[str, R], name: str, value: R) -> None:
-    """Note something of a name, in place of that of the one noted first if there is no room."""
-    table.pop(name, None)
-    table[name] = value
-    if len(table) > MAX_REMEMBERED:
-        del table[next(iter(table))]
