@@ -212,7 +212,7 @@ def _members_of(folder: Path) -> tuple[bool, str]:
         return False, ""
     try:
         with Enrolment(folder) as site:
-            site.revocations()
+            site.revoked()
     except (StoreDamagedError, sqlite3.DatabaseError) as error:
         return False, str(error)
     return True, ""

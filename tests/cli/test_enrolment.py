@@ -146,8 +146,8 @@ def test_who_joined_since_the_backup_is_revoked_by_the_whole_id(run: Run, tmp_pa
         assert "no device or edge belongs" in problem(run, "devices", "revoke", who)
     assert f"revoked unknown {late.id[:12]}" in run("devices", "revoke", late.id)
     with Enrolment(folder) as enrolment:
-        assert enrolment.revoked_ids() == {late.id}
-        assert enrolment.revocations() == (1, frozenset())
+        assert enrolment.revoked().ids == {late.id}
+        assert (enrolment.revoked().number, enrolment.revoked().serials) == (1, frozenset())
         with pytest.raises(RefusedError, match="was revoked"):
             enrolment.admit(late.public_bytes, "agent", "late", now=1.0)
     assert site.credentials.certificate.id == own

@@ -167,12 +167,12 @@ def test_a_restore_that_is_cut_short_and_done_again_loses_nothing(
     assert (step == "renamed") != folder.exists()
     if folder.exists():
         with Enrolment(folder) as site:
-            assert site.revoked_ids() == {revoked}
+            assert site.revoked().ids == {revoked}
     # What was put in place knows a note more than the backup.
     done = restore(copy, folder, accept_lost_history=step == "put in place")
     assert done.aside is not None
     with Enrolment(folder) as site, Enrolment(done.aside) as former:
-        assert site.revoked_ids() == former.revoked_ids() == {revoked}
+        assert site.revoked().ids == former.revoked().ids == {revoked}
     with Books(folder, identity=load_or_create(folder)) as store:
         assert entries_named(store, "restored from a backup of") == 1
         assert store.read.ledger.verify().problems == ()
@@ -196,7 +196,7 @@ def test_no_coordinator_starts_anew_where_a_restore_was_cut_short(
     assert not folder.exists()
     restore(copy, folder)
     with Enrolment(folder) as site:
-        assert site.revoked_ids() == {revoked}
+        assert site.revoked().ids == {revoked}
 
 
 def test_what_was_paid_since_is_not_lost_in_silence_by_a_second_try(
@@ -270,11 +270,11 @@ def test_who_was_revoked_on_either_side_stays_so(lost: Lost) -> None:
     back_up(lost.folder, lost.copy)
     with Enrolment(older) as enrolment:
         enrolment.revoke(other, now=now)
-        serials |= enrolment.revocations()[1]
+        serials |= enrolment.revoked().serials
     restore(lost.copy, older)
     with Enrolment(older) as enrolment:
-        assert enrolment.revoked_ids() == {late, other}
-        assert enrolment.revocations()[1] == serials
+        assert enrolment.revoked().ids == {late, other}
+        assert enrolment.revoked().serials == serials
 
 
 def test_members_of_another_authority_of_that_name_are_not_let_in(lost: Lost) -> None:

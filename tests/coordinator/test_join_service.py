@@ -222,11 +222,11 @@ async def test_who_is_known_renews_without_a_person_and_who_was_revoked_does_not
         second = await ask(made.place, known)
         assert isinstance(second, Admitted)
         assert second.certificate.not_after == made.now + 30 * 86_400
-        assert made.enrolment.revocations() == (0, frozenset())
+        assert made.enrolment.revoked().number == 0
         made.enrolment.revoke(known.identity.id, now=made.now)
-        number, serials = made.enrolment.revocations()
-        assert number == 1
-        assert second.certificate.serial in serials
+        out = made.enrolment.revoked()
+        assert out.number == 1
+        assert second.certificate.serial in out.serials
         assert await refused(made, known) == "revoked"
         assert await refused(made, made.invited()) == "revoked", "for good, whatever it brings"
 
@@ -242,7 +242,8 @@ async def test_a_clock_that_was_ahead_forgets_no_revocation(tmp_path: Path) -> N
         made.now -= 400 * 86_400
         made.enrolment.revoke(stolen.certificate.id, now=made.now)
         serials = frozenset({gone.certificate.serial, stolen.certificate.serial})
-        assert made.enrolment.revocations() == (2, serials)
+        out = made.enrolment.revoked()
+        assert (out.number, out.serials) == (2, serials)
 
 
 async def test_of_one_member_few_certificates_are_kept(tmp_path: Path) -> None:
@@ -253,7 +254,7 @@ async def test_of_one_member_few_certificates_are_kept(tmp_path: Path) -> None:
             device = replace(device, secret=b"")
             made.now += 40 * 86_400
         made.enrolment.revoke(device.identity.id, now=made.now)
-        assert len(made.enrolment.revocations()[1]) == KEPT_CERTIFICATES
+        assert len(made.enrolment.revoked().serials) == KEPT_CERTIFICATES
 
 
 async def test_the_name_of_a_stranger_writes_nothing_on_a_terminal(tmp_path: Path) -> None:

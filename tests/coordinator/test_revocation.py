@@ -114,10 +114,10 @@ def test_a_list_is_learnt_by_its_serials_too(tmp_path: Path) -> None:
     serials = frozenset({lost.held["hall"].serial, 77})
     learn_list(lost.folder, "edge-1", lost.site().authority.crl(serials, 9))
     with Enrolment(lost.folder) as enrolment:
-        assert enrolment.revocations() == (10, serials)
-        assert enrolment.revoked_ids() == {lost.held["hall"].id}
+        assert (enrolment.revoked().number, enrolment.revoked().serials) == (10, serials)
+        assert enrolment.revoked().ids == {lost.held["hall"].id}
         assert enrolment.learn(RevocationList(9, serials), now=1.0) == 0
-        assert enrolment.revocations() == (10, serials)
+        assert (enrolment.revoked().number, enrolment.revoked().serials) == (10, serials)
 
 
 def test_a_list_of_another_authority_is_not_learnt(
@@ -128,7 +128,7 @@ def test_a_list_of_another_authority_is_not_learnt(
     for forged in (other.crl([lost.held["hall"].serial], 9), b"no list"):
         learn_list(lost.folder, "edge-1", forged)
     with Enrolment(lost.folder) as enrolment:
-        assert enrolment.revocations() == (0, frozenset())
+        assert enrolment.revoked() == RevocationList(0, frozenset())
     assert caplog.text.count("is not taken over") == 2
 
 

@@ -50,4 +50,4 @@ class Lost:
         """Revoke a member; return the serials on the list."""
         with Enrolment(self.folder) as enrolment:
             enrolment.revoke(ident, now=at)
-            return enrolment.revocations()[1]
+            return enrolment.revoked().serials

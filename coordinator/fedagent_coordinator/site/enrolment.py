@@ -4,9 +4,8 @@ A database of its own (``site.db``, 0600): the join service and the command line
 """
 
 import hashlib
-import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Literal, Self
 
 from fedagent_coordinator.books.schema import one_line
 from fedagent_coordinator.errors import RefusedError, StoreDamagedError
+from fedagent_node.data_dir import make_private
 from fedagent_node.site.certificates import Certificate, RevocationList, Role
 from fedagent_node.site.joining import JoinRequest, Refusal, code_of, read_code
 from fedagent_protocol.bucket import TokenBucket
@@ -100,7 +100,7 @@ class Enrolment:
     def __init__(self, data_dir: Path) -> None:
         self.path = data_dir / DATABASE
         self._turns = TokenBucket(1.0, TURNS_PER_S)
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        make_private(self.path)
         self._connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
         try:
             self._connection.execute("PRAGMA synchronous = FULL")
@@ -201,41 +201,39 @@ class Enrolment:
     def revoke(self, ident: str, *, now: float) -> None:
         """Take back all certificates of a member, for good; also of one that is not known here."""
         with self._writing():
-            self._put_out(ident, now)
-            self._set("revocations", self.newest_list + 1)
+            self._put_out({ident}, now)
+            self._next_list()
 
-    def _put_out(self, ident: str, now: float) -> None:
-        self._connection.execute(
+    def _put_out(self, ids: Collection[str], now: float) -> None:
+        self._connection.executemany(
             "INSERT INTO members VALUES (?, ?, '', 'revoked', '', '', '', ?, ?, 0) "
             "ON CONFLICT (id) DO UPDATE SET state = 'revoked', since_s = excluded.since_s",
-            (ident, UNKNOWN, now, now),
+            [(ident, UNKNOWN, now, now) for ident in ids],
         )
+
+    def _next_list(self, step: int = 1, least: int = 0) -> None:
+        self._set("revocations", max(self._newest_list(), least) + step)
 
     def learn(self, found: RevocationList, *, now: float) -> int:
         """Take over a list that the site's authority made; return how much of it is new here."""
         with self._writing():
-            ids, fresh = set(found.ids), 0
-            for serial in found.serials:
-                owner = self._one("SELECT id FROM certificates WHERE serial = ?", f"{serial:x}")
-                if not owner:
-                    self._connection.execute(
-                        "INSERT INTO certificates VALUES (?, NULL, x'', 0)", (f"{serial:x}",)
-                    )
-                    fresh += 1
-                elif owner[0] is not None:
-                    ids.add(owner[0])
-            ids -= self.revoked_ids()
-            for ident in ids:
-                self._put_out(ident, now)
-            fresh += len(ids)
-            if fresh or found.number >= self.newest_list:
-                number = max(found.number, self.newest_list)
-                self._set("revocations", number + 1)
+            listed = {f"{serial:x}" for serial in found.serials}
+            query = "SELECT serial, id FROM certificates WHERE serial = ?"
+            known: dict[str, str] = dict(filter(None, (self._one(query, one) for one in listed)))
+            self._connection.executemany(
+                "INSERT INTO certificates VALUES (?, NULL, x'', 0)",
+                [(serial,) for serial in listed - known.keys()],
+            )
+            ids = (found.ids | set(filter(None, known.values()))) - self.revoked().ids
+            self._put_out(ids, now)
+            fresh = len(listed - known.keys()) + len(ids)
+            if fresh or found.number >= self._newest_list():
+                self._next_list(least=found.number)
         return fresh
 
     def skip_lists(self) -> None:
         """Give the next list of the revoked a number that no edge has seen, after a restore."""
-        self._set("revocations", self.newest_list + LISTS_SKIPPED)
+        self._next_list(LISTS_SKIPPED)
 
     def admit(self, public: bytes, role: Role, name: str, *, now: float) -> None:
         """Let in a key that a person brought here.
@@ -245,10 +243,8 @@ class Enrolment:
         """
         ident = identity_of(public)
         with self._writing():
-            state, known = self._one("SELECT state, role FROM members WHERE id = ?", ident) or (
-                "",
-                role,
-            )
+            found = self._one("SELECT state, role FROM members WHERE id = ?", ident)
+            state, known = found or ("", role)
             if state == "revoked":
                 raise RefusedError("its key was revoked", "remove it: a new one is made")
             if known != role:
@@ -265,9 +261,8 @@ class Enrolment:
         """Return what becomes of a request whose signature holds, and keep what follows from it."""
         with self._writing():
             ident = identity_of(request.public)
-            state, role, name = self._one(
-                "SELECT state, role, name FROM members WHERE id = ?", ident
-            ) or ("", request.role, "")
+            found = self._one("SELECT state, role, name FROM members WHERE id = ?", ident)
+            state, role, name = found or ("", request.role, "")
             belongs = state in ("accepted", "joined")
             if state == "revoked":
                 return "revoked"
@@ -285,11 +280,10 @@ class Enrolment:
                 return self._wait(request, ident, address, ca_der, now)
             if not state and self._count("members") >= MAX_MEMBERS:
                 return "too_many_pending"
-            self._keep(request, ident, "joined", name, "", address, now)
+            self._keep(request, ("joined", name, "", address), now)
             return "grant"
 
     def _redeem(self, request: JoinRequest, ident: str, now: float) -> tuple[Refusal | None, str]:
-        """Use an invitation up; return why not, and the name that it is for."""
         wanted = _hashed(request.secret)
         row = self._one("SELECT * FROM invitations WHERE secret_hash = ?", wanted)
         if not row:
@@ -327,19 +321,11 @@ class Enrolment:
                 return "too_many_pending"
             self._connection.execute("DELETE FROM members WHERE id = ?", (first,))
         code = code_of(ca_der, request.public)
-        self._keep(request, ident, "pending", request.name, code, address, now)
+        self._keep(request, ("pending", request.name, code, address), now)
         return "wait"
 
-    def _keep(
-        self,
-        request: JoinRequest,
-        ident: str,
-        state: State,
-        name: str,
-        code: str,
-        address: str,
-        now: float,
-    ) -> None:
+    def _keep(self, request: JoinRequest, what: tuple[State, str, str, str], now: float) -> None:
+        state, name, code, address = what
         self._connection.execute(
             "INSERT INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
             "SET role = excluded.role, name = excluded.name, "
@@ -348,8 +334,9 @@ class Enrolment:
             "address = excluded.address, software = excluded.software, "
             "asked_s = excluded.asked_s, ahead_s = excluded.ahead_s",
             (
-                *(ident, request.role, safe_text(name, limit=64), state, code, address),
-                *(safe_text(request.software, limit=64), now, now, request.now_s - now),
+                *(identity_of(request.public), request.role, safe_text(name, limit=64)),
+                *(state, code, address, safe_text(request.software, limit=64)),
+                *(now, now, request.now_s - now),
             ),
         )
 
@@ -372,10 +359,7 @@ class Enrolment:
         with self._writing():
             self._connection.execute(
                 "INSERT INTO certificates VALUES (?, ?, ?, ?)",
-                (
-                    *(f"{certificate.serial:x}", certificate.id),
-                    *(certificate.der, certificate.not_after),
-                ),
+                (f"{certificate.serial:x}", certificate.id, certificate.der, certificate.not_after),
             )
             # A clock that is ahead for an hour must not let the revoked in again, nor forget the
             # number of a certificate that is revoked after it was set right.
@@ -386,29 +370,27 @@ class Enrolment:
                 (now, KEPT_CERTIFICATES),
             )
 
-    def revocations(self) -> tuple[int, frozenset[int]]:
-        """Return the number of the newest list of revocations, and the serials on it."""
-        rows = self._connection.execute(
-            "SELECT serial FROM certificates LEFT JOIN members USING (id) "
-            "WHERE certificates.id IS NULL OR state = 'revoked'"
-        )
-        return self.newest_list, frozenset(int(serial, 16) for (serial,) in rows)
-
     def asked_s(self) -> float:
         """Return when somebody asked last to join or to go on, in seconds since 1970."""
         return float(self._one("SELECT coalesce(max(asked_s), 0) FROM members")[0])
 
     def revoked(self) -> RevocationList:
-        """Return the newest list of the revoked."""
-        number, serials = self.revocations()
-        return RevocationList(number, serials, self.revoked_ids())
+        """Return the newest list of the revoked: who was, ever."""
+        serials = self._column(
+            "serial FROM certificates LEFT JOIN members USING (id) "
+            "WHERE certificates.id IS NULL OR state = 'revoked'"
+        )
+        ids = self._column("id FROM members WHERE state = 'revoked'")
+        return RevocationList(self._newest_list(), frozenset(int(one, 16) for one in serials), ids)
 
     def agents(self) -> frozenset[str]:
         """Return which agents belong to the site."""
-        rows = self._connection.execute(
-            "SELECT id FROM members WHERE role = 'agent' AND state IN ('accepted', 'joined')"
+        return self._column(
+            "id FROM members WHERE role = 'agent' AND state IN ('accepted', 'joined')"
         )
-        return frozenset(ident for (ident,) in rows)
+
+    def _column(self, what: str) -> frozenset[str]:
+        return frozenset(one for (one,) in self._connection.execute(f"SELECT {what}"))
 
     def names(self) -> dict[str, str]:
         """Return what everybody is called that was ever let in."""
@@ -420,16 +402,9 @@ class Enrolment:
         """Return a number that is another one after anybody else has written."""
         return int(self._one("PRAGMA data_version")[0])
 
-    def revoked_ids(self) -> frozenset[str]:
-        """Return who was revoked, ever."""
-        rows = self._connection.execute("SELECT id FROM members WHERE state = 'revoked'")
-        return frozenset(ident for (ident,) in rows)
-
     # -------------------------------------------------------------------- facts
 
-    @property
-    def newest_list(self) -> int:
-        """The number of the newest list of the revoked."""
+    def _newest_list(self) -> int:
         found = self._one("SELECT value FROM facts WHERE name = 'revocations'")
         return int(found[0]) if found else 0
 
@@ -463,5 +438,4 @@ def members_in(folder: Path, now: float) -> list[Member]:
 
 
 def _hashed(secret: bytes) -> bytes:
-    """Return what is kept of a secret."""
     return hashlib.sha256(secret).digest()

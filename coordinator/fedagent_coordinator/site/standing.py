@@ -94,16 +94,17 @@ async def watch_members(shell: Shell, site: Site) -> None:
         member = shell.membership
         if member is not None and site.credentials.crl.exists():
             known = site.credentials.crl.read_bytes()
-            shell.receive(Revoked(member.number, enrolment.revoked_ids(), known))
+            shell.receive(Revoked(member.number, enrolment.revoked().ids, known))
         seen = -1
         while member is not None:
             if (changes := enrolment.changes()) != seen:
                 seen = changes
                 shell.receive(_enrolled(enrolment))
-            number, serials = enrolment.revocations()
-            if number > member.number:
-                out = enrolment.revoked_ids()
-                await shell.take_revocations(site.authority.crl(serials, number, ids=out))
+            out = enrolment.revoked()
+            if out.number > member.number:
+                await shell.take_revocations(
+                    site.authority.crl(out.serials, out.number, ids=out.ids)
+                )
             await asyncio.sleep(LOOK_S)
 
 

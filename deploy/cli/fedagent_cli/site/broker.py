@@ -111,16 +111,15 @@ def _certified(
         enrolment.admit(identity.public_bytes, "broker", to.absolute().name[:64], now=now)
         made = home.authority.issue(identity.public_bytes, "broker", days, now=now)
         enrolment.issued(made, now=now)
-        number, serials = enrolment.revocations()
-        out = enrolment.revoked_ids()
+        out = enrolment.revoked()
         members = enrolment.members(now=now)
     joined = held.Joined(site=site, fingerprint=fingerprint(home.authority.der))
     kept = held.store_credentials(to, identity, made, home.authority.der, joined)
-    held.store_crl(to, home.authority.crl(serials, number, ids=out))
+    held.store_crl(to, home.authority.crl(out.serials, out.number, ids=out.ids))
     edges = [
         one.id for one in members if one.role == "edge" and one.state in ("accepted", "joined")
     ]
     named = [common_name("edge", ident) for ident in edges]
     named.append(common_name("coordinator", load_or_create(folder).id))
-    (to / ACL_FILE).write_text(AccessList(site, tuple(named), out).mosquitto(), "utf-8")
+    (to / ACL_FILE).write_text(AccessList(site, tuple(named), out.ids).mosquitto(), "utf-8")
     return kept, edges
