@@ -137,28 +137,29 @@ def listen_hint(listen: str, otherwise: str) -> str:
     return f"{listen} is not an address of this machine; listen on {own}, or on 0.0.0.0 for all"
 
 
+def bound(listen: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address and a port, 0 for a free one; or `OSError`."""
+    sock = socket.socket(socket.AF_INET6 if ":" in listen else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((listen, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
 def bindable(listen: str, port: int) -> bool:
     """Return whether a port is free to listen on."""
-    try:
-        with _socket(listen) as sock:
-            sock.bind((listen, port))
-    except OSError:
-        return False
-    return True
+    with suppress(OSError), bound(listen, port):
+        return True
+    return False
 
 
 def free_port(listen: str) -> int:
     """Return a port that is free now."""
-    with _socket(listen) as sock:
-        sock.bind((listen, 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
-def _socket(listen: str) -> socket.socket:
-    sock = socket.socket(socket.AF_INET6 if ":" in listen else socket.AF_INET, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return sock
+    with bound(listen, 0) as sock:
+        return int(sock.getsockname()[1])
 
 
 async def _look_up(host: str, port: int) -> list[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedagent_agent.config import AgentConfig
-from fedagent_node.broker.embedded_limits import MAX_CONNECTIONS, OTHER_DESCRIPTORS
+from fedagent_node.broker.embedded import MAX_CONNECTIONS, OTHER_DESCRIPTORS
 from fedagent_node.effects import CLONED, Warn
 from fedagent_node.settings import NodeConfig
 from fedagent_node.shell import WARNINGS_PER_S, Shell
@@ -21,7 +21,7 @@ ROLE = """
 import resource, sys
 from collections import Counter
 from types import SimpleNamespace
-from fedagent_node.broker.embedded_limits import Admission
+from fedagent_node.broker.embedded import Admission
 from fedagent_node.process import start
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

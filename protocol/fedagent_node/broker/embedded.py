@@ -9,6 +9,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import socket
 import sys
 from collections import Counter
@@ -18,16 +19,24 @@ import msgspec
 
 from fedagent_node.address import is_loopback
 from fedagent_node.errors import LinkError
+from fedagent_node.network import bound
 
 from .acl import BrokerSpec
-from .embedded_limits import PATIENCE_S, Admission, Entry, LimitedReader, Writer
-from .embedded_sessions import LISTENER, SessionBroker
+from .embedded_sessions import LISTENER, LimitedReader, SessionBroker, Writer
 from .wrapper import Teller, announce, when_parent_goes
 
 ACCEPT_BACKLOG = 512
 STREAM_BYTES = 64 << 10
 """What is read ahead; a packet may be longer."""
 TELL_S = 1.0
+MAX_CONNECTIONS = 1200
+OTHER_DESCRIPTORS = 64
+"""What the broker's process has open beside its connections, with room to spare."""
+MAX_ENTERING = 512
+MAX_ENTERING_OF_ONE = 384
+"""Connections of one address that are no session yet: behind a router may be a whole field."""
+PATIENCE_S = 10.0
+"""A connection that is not a session by then is closed."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +47,72 @@ class Order(msgspec.Struct, frozen=True):
     reload: bool = False
     cut: tuple[str, ...] = ()
     revoked: frozenset[str] | None = None
+
+
+class Admission:
+    """Counts connections, those that have yet to say who they are apart."""
+
+    def __init__(self, counters: Counter[str]) -> None:
+        self.counters = counters
+        self.connections = 0
+        self.entering: Counter[str] = Counter()
+        self.most, soft = MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if soft != resource.RLIM_INFINITY:
+            # Where descriptors are very few, half of them are for connections.
+            self.most = min(self.most, max(soft - OTHER_DESCRIPTORS, soft // 2))
+
+    def enter(self, peer: str) -> "Entry | None":
+        """Return the way in of one more from this address; None without room."""
+        if (
+            self.connections >= self.most
+            or self.entering.total() >= MAX_ENTERING
+            or self.entering[peer] >= MAX_ENTERING_OF_ONE
+        ):
+            self.counters["refused_connects"] += 1
+            return None
+        self.connections += 1
+        self.entering[peer] += 1
+        return Entry(self, peer)
+
+
+class Entry:
+    """One connection's way in."""
+
+    def __init__(self, admission: Admission, peer: str) -> None:
+        self._admission = admission
+        self.peer = peer
+        self._transport: asyncio.WriteTransport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.settled = False
+
+    def watch(self, transport: asyncio.WriteTransport) -> None:
+        """Close the connection if it is no session in time."""
+
+        def late() -> None:
+            self._admission.counters["silent_connects"] += 1
+            transport.abort()
+
+        self._transport = transport
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, late)
+
+    def settle(self) -> None:
+        """Note that it was answered: it is a session."""
+        if self.settled:
+            return
+        self.settled = True
+        entering = self._admission.entering
+        entering[self.peer] -= 1
+        if entering[self.peer] <= 0:
+            del entering[self.peer]
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def leave(self) -> None:
+        """Note its end."""
+        self.settle()
+        self._admission.connections -= 1
+        if self._transport is not None:
+            self._transport.abort()
 
 
 class _Front:
@@ -53,7 +128,8 @@ class _Front:
 
     async def serve(self, orders: "asyncio.Queue[bytes]") -> None:
         """Run the broker until cancelled; `OSError` if the address cannot be bound."""
-        listener = _listen(self._spec.listen or "0.0.0.0", self._spec.port)  # noqa: S104 - checked
+        listener = bound(self._spec.listen or "0.0.0.0", self._spec.port)  # noqa: S104 - checked
+        listener.setblocking(False)
         await self._broker.start()
         listener.listen(ACCEPT_BACKLOG)
         with listener:
@@ -87,7 +163,6 @@ class _Front:
                     await self._broker.end_session(name)
 
     async def _welcome(self, listener: socket.socket, group: asyncio.TaskGroup) -> None:
-        """Take everybody in, if there is room."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -113,7 +188,7 @@ class _Front:
                 lambda: protocol, sock, ssl=self._context, ssl_handshake_timeout=patience
             )
             entry.watch(transport)
-            writer = Writer(asyncio.StreamWriter(transport, protocol, reader, loop), entry)
+            writer = Writer(asyncio.StreamWriter(transport, protocol, reader, loop), entry.settle)
             source = LimitedReader(
                 *(reader, writer, self._spec.max_packet_bytes, self._counters),
                 trusted=self._is_owner(writer.name, entry.peer),
@@ -136,20 +211,6 @@ class _Front:
         """Return whether a client is the broker's owner; without certificates, from its machine."""
         spec = self._spec
         return name == spec.owner if spec.certified else is_loopback(peer) or peer == spec.listen
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a bound socket, so that a taken port is an error here."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((host, port))
-    except OSError:
-        sock.close()
-        raise
-    sock.setblocking(False)
-    return sock
 
 
 def main(text: str) -> None:

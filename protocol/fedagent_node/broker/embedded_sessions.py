@@ -1,11 +1,13 @@
-"""amqtt's broker with identities, an access list, a direct fan-out and nothing kept."""
+"""amqtt's broker with identities, an access list, limits, a direct fan-out and nothing kept."""
 
 import asyncio
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
+from amqtt.adapters import StreamReaderAdapter, StreamWriterAdapter
 from amqtt.broker import Broker as AmqttBroker
 from amqtt.contexts import Action
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
@@ -13,7 +15,6 @@ from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
 from .acl import BrokerSpec
-from .embedded_limits import LimitedReader, Writer
 
 LISTENER = "default"
 MAX_BACKLOG_BYTES = 48 << 20
@@ -24,6 +25,12 @@ MAX_KEEPALIVE_S = 300
 MAX_FILTERS = 64
 """Of one client; who wants more is cut off."""
 MAX_WILL_BYTES = 256
+MAX_UNREAD = 2
+"""Messages of one client that may wait to be passed on, before the next is read."""
+BYTES_PER_S = 32 << 20
+BURST_BYTES = 64 << 20
+PACKETS_PER_S = 300.0
+"""What one client may send; who sends more is read more slowly."""
 _CONFIG = {
     # The address is a placeholder: nothing listens on an external listener.
     "listeners": {LISTENER: {"type": "external", "bind": "127.0.0.1:1883"}},
@@ -31,13 +38,75 @@ _CONFIG = {
 }
 
 
-class _Handler(BrokerProtocolHandler):  # type: ignore[misc]  # amqtt is skipped by mypy (pyproject)
+class LimitedReader(StreamReaderAdapter):  # type: ignore[misc]  # amqtt is skipped by mypy (pyproject)
+    """Read no packet over the limit, and none faster than a client may send."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: "Writer",
+        limit: int,
+        counters: Counter[str],
+        *,
+        trusted: bool,
+    ) -> None:
+        super().__init__(reader)
+        self._writer = writer
+        self._limit = limit
+        self._counters = counters
+        self._trusted = trusted  # the broker's owner, whom no rate holds back
+        self._loop = asyncio.get_running_loop()
+        self._paid_until = self._loop.time()
+        self.waiting: Callable[[], int] = lambda: 0
+
+    async def read(self, n: int = -1) -> bytes:
+        """Return `n` bytes, as late as the rates want it."""
+        if n > self._limit:
+            self._counters["oversize"] += 1
+            self._writer.transport.abort()
+            raise ConnectionResetError(f"a packet of {n} bytes, the limit is {self._limit}")
+        turns = 0
+        while self.waiting() >= MAX_UNREAD:
+            turns += 1
+            await asyncio.sleep(0 if turns < 20 else 0.002)
+        data: bytes = await super().read(n)
+        if self._trusted:
+            return data
+        # A packet is three reads: its type, its length, its body.
+        cost = n / BYTES_PER_S + 1 / (3 * PACKETS_PER_S)
+        now = self._loop.time()
+        self._paid_until = max(self._paid_until, now - BURST_BYTES / BYTES_PER_S) + cost
+        if self._paid_until > now:
+            self._counters["slowed"] += 1
+            await asyncio.sleep(self._paid_until - now)
+        return data
+
+
+class Writer(StreamWriterAdapter):  # type: ignore[misc]  # as above
+    """Know who it serves: the name in the certificate, empty where there is none."""
+
+    def __init__(self, writer: asyncio.StreamWriter, settle: Callable[[], None]) -> None:
+        super().__init__(writer)
+        self.transport = writer.transport
+        self._settle = settle
+        tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
+        subject = (tls.getpeercert() or {}).get("subject", ()) if tls is not None else ()
+        names = (pair for part in subject for pair in part)
+        self.name = next((str(pair[1]) for pair in names if pair[0] == "commonName"), "")
+
+    def write(self, data: bytes) -> None:
+        """Write without waiting: who is answered is a session."""
+        self._settle()
+        super().write(data)
+
+
+class _Handler(BrokerProtocolHandler):  # type: ignore[misc]  # as above
     """amqtt's handler of one session, which ends when nothing is heard for its keep-alive."""
 
     def handle_read_timeout(self) -> None:
         """Close the connection, which amqtt leaves to others."""
         if isinstance(self.writer, Writer):
-            self.writer.abort()
+            self.writer.transport.abort()
 
 
 class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
@@ -68,7 +137,7 @@ class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
         await self._del_all_subscriptions(session)
         session.clear_queues()
         if isinstance(handler.writer, Writer):
-            handler.writer.abort()
+            handler.writer.transport.abort()
         await handler.handle_connection_closed()
         return True
 
@@ -175,13 +244,13 @@ class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
         writer = handler.writer if handler is not None else None
         if not isinstance(writer, Writer) or target.transitions.state != "connected":
             return
-        waits = writer.backlog_bytes
+        waits = writer.transport.get_write_buffer_size()
         if waits > MAX_BACKLOG_BYTES or (waits and self._backlog() > ALL_BACKLOG_BYTES):
             self._counters["dropped_slow"] += 1
             return
         writer.write(packet)
 
     def _backlog(self) -> int:
-        """Return what waits for all subscribers together."""
         writers = (handler.writer for _, handler in self._sessions.values())
-        return sum(one.backlog_bytes for one in writers if isinstance(one, Writer))
+        sockets = (one.transport for one in writers if isinstance(one, Writer))
+        return sum(one.get_write_buffer_size() for one in sockets)
