@@ -333,7 +333,7 @@ class Shell:
                 await self._broker.cut(revoked)
 
     def _left_out(self) -> frozenset[str]:
-        return self.membership.revoked if self.membership is not None else frozenset()
+        return self.membership.list.ids if self.membership is not None else frozenset()
 
     async def take_revocations(self, crl: bytes) -> None:
         """Keep out who is on a list of the revoked, and tell the core, if it is a newer one."""
@@ -345,7 +345,7 @@ class Shell:
         if self.membership is not None:
             path = self.membership.credentials.crl
             crl = path.read_bytes() if path.exists() else b""
-            self.receive(Revoked(self.membership.number, self.membership.revoked, crl))
+            self.receive(Revoked(self.membership.list.number, self.membership.list.ids, crl))
 
     def link(
         self,

@@ -53,7 +53,7 @@ class Process:
 
     async def take_revocations(self, crl: bytes) -> None:
         if await self.membership.take(crl):
-            self.receive(Revoked(self.membership.number, self.membership.revoked, crl))
+            self.receive(Revoked(self.membership.list.number, self.membership.list.ids, crl))
 
     def told(self) -> list[Revoked]:
         return [event for event in self.received if isinstance(event, Revoked)]
@@ -153,7 +153,7 @@ async def test_a_restored_coordinator_asks_learns_and_signs_a_newer_list(tmp_pat
                 process._arrive(topics.edge_up("default", toy.id, m.kind(message)), encode(message))
             asked = [one.to for one in process.sent if isinstance(one.message, m.RevocationsNeed)]
             assert asked == [toy.id]
-            await eventually(lambda: coordinator.membership.number == LISTS_SKIPPED + 2)
+            await eventually(lambda: coordinator.membership.list.number == LISTS_SKIPPED + 2)
             assert gone(coordinator.membership, lost, "hall")
             process.driver.receive(coordinator.told()[-1])
             process.driver.flush()

@@ -26,8 +26,12 @@ def test_a_second_coordinator_is_named_at_both(tmp_path: Path) -> None:
     with lan(tmp_path, "192.168.1.10", "192.168.1.20") as (one, two):
         first, second = one.opens(COORDINATOR), two.opens(COORDINATOR)
         ids = own_id(first), own_id(second)
-        first.until(rf"another coordinator runs at site default: {ids[1]}[0-9a-f]* at 192\.168\.1\.20:\d+;")
-        second.until(rf"another coordinator runs at site default: {ids[0]}[0-9a-f]* at 192\.168\.1\.10:\d+;")
+        first.until(
+            rf"another coordinator runs at site default: {ids[1]}[0-9a-f]* at 192\.168\.1\.20:\d+;"
+        )
+        second.until(
+            rf"another coordinator runs at site default: {ids[0]}[0-9a-f]* at 192\.168\.1\.10:\d+;"
+        )
         assert f"another coordinator of this site, {ids[1]}" in one.types("fedagent status")
         (other,) = json.loads(two.types("fedagent status --json"))["other_coordinators"]
         assert other.startswith(ids[0])

@@ -220,7 +220,7 @@ async def test_a_newer_list_of_this_authority_is_taken_once(home: Members, tmp_p
     assert refusal(member, thief.der) is Refusal.REVOKED
     again = Membership.of(home.folder / "edge")
     assert again is not None
-    assert again.number == member.number == 1, "it is kept over a restart"
+    assert again.list.number == member.list.number == 1, "it is kept over a restart"
 
 
 async def test_certificates_of_others_are_refused_with_the_reason(

@@ -94,14 +94,14 @@ async def watch_members(shell: Shell, site: Site) -> None:
         member = shell.membership
         if member is not None and site.credentials.crl.exists():
             known = site.credentials.crl.read_bytes()
-            shell.receive(Revoked(member.number, enrolment.revoked().ids, known))
+            shell.receive(Revoked(member.list.number, enrolment.revoked().ids, known))
         seen = -1
         while member is not None:
             if (changes := enrolment.changes()) != seen:
                 seen = changes
                 shell.receive(_enrolled(enrolment))
             out = enrolment.revoked()
-            if out.number > member.number:
+            if out.number > member.list.number:
                 await shell.take_revocations(
                     site.authority.crl(out.serials, out.number, ids=out.ids)
                 )

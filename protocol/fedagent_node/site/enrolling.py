@@ -100,16 +100,15 @@ class Joiner:
         self, shell: Shell, identity: Identity, role: JoinRole, config: NodeConfig, *, name: str
     ) -> None:
         self._shell = shell
-        given, fingerprint, secret = config.invitation(), "", b""
+        given, mark, secret = config.invitation(), "", b""
         places: tuple[str, ...] = (given,) if isinstance(given, str) else ()
         if isinstance(given, Invitation):
-            places, fingerprint, secret = given.places, given.fingerprint.hex(), given.secret
-        self._applicant = Applicant(identity, role, config.site, name, fingerprint, secret)
+            places, mark, secret = given.places, given.fingerprint.hex(), given.secret
+        self._applicant = Applicant(identity, role, config.site, name, mark, secret)
         self._places = dict.fromkeys(places)
         self._news = asyncio.Event()
         self._said: dict[str, float] = {}
-        self.asked = False
-        """Whether a join service has taken the request: it is a person's turn."""
+        self._waits = False  # a join service has taken the request: it is a person's turn
 
     def seen(self, adverts: Iterable[Advert]) -> None:
         """Take in who announces a join service."""
@@ -140,12 +139,11 @@ class Joiner:
                         refusals.append(answer)
             if self._applicant.secret and len(refusals) == len(self._places) > 0:
                 raise refusals[0]
-            await self._pause(POLL_S if self.asked else backoff.next())
+            await self._pause(POLL_S if self._waits else backoff.next())
 
     async def _show(self, ca_der: bytes) -> None:
         code = await asyncio.to_thread(code_of, ca_der, self._applicant.identity.public_bytes)
-        site = self._applicant.site
-        self.asked = True
+        site, self._waits = self._applicant.site, True
         if self._say(
             f"waiting to be accepted to site {site} with code {code}; compare the code, then run "
             f"at the coordinator: `fedagent devices accept {code}`",
@@ -163,8 +161,15 @@ class Joiner:
         )
         return found
 
+    def say_how(self) -> None:
+        """Say how to join where zeroconf finds nobody."""
+        if not self._waits:
+            self._say(
+                f"not in site {self._applicant.site} yet; if zeroconf does not find the join "
+                "service, give it: --join HOST:PORT, or an invitation"
+            )
+
     def _say(self, text: str, *, again_s: float = float("inf")) -> bool:
-        """Log a line unless it was logged lately; return whether it was."""
         now = time.monotonic()
         if now - self._said.get(text, -again_s) < again_s or len(self._said) > 4 * MAX_PLACES:
             return False
@@ -204,22 +209,16 @@ async def join_first(
     discovery = await shell.discover() if config.discovery != "off" else None
     joining = asyncio.create_task(joiner.run(), name="join")
     stopping = asyncio.create_task(shell.stop.wait(), name="stop")
+    quiet = asyncio.get_running_loop().call_later(QUIET_S, joiner.say_how)
     try:
         if discovery is not None:
             for wanted in ("coordinator", "edge"):
                 discovery.browse(wanted, joiner.seen)
-        first = asyncio.FIRST_COMPLETED
-        done, _ = await asyncio.wait({joining, stopping}, timeout=QUIET_S, return_when=first)
-        if not done and not joiner.asked:
-            _log.warning(
-                "%s: not in site %s yet; if zeroconf does not find the join service, give it: "
-                "--join HOST:PORT, or an invitation",
-                *(shell.id, config.site),
-            )
-        await asyncio.wait({joining, stopping}, return_when=first)
+        await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if joining.done():
             joining.result()
     finally:
+        quiet.cancel()
         for task in (joining, stopping):
             task.cancel()
         await asyncio.gather(joining, stopping, return_exceptions=True)
@@ -370,8 +369,7 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 def _context() -> ssl.SSLContext:
-    """Return a context that takes any certificate: who it is, the service shows."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # takes anybody: `_check` sees who it is
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

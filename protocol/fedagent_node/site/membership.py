@@ -52,7 +52,7 @@ Renew = Callable[[], Awaitable[Credentials]]
 
 
 async def _nothing(_revoked: frozenset[str]) -> None:
-    """Take no note of a change."""
+    pass
 
 
 class Membership:
@@ -80,8 +80,7 @@ class Membership:
         held = load_credentials(data_dir)
         return None if held is None else cls(data_dir, held)
 
-    def reload(self) -> None:
-        """Take the files that are there now."""
+    def _reload(self) -> None:
         self.credentials = load_credentials(self._data_dir) or self.credentials
         self.list = self.credentials.revocations()
 
@@ -155,16 +154,6 @@ class Membership:
 
     # -------------------------------------------------------------- revocations
 
-    @property
-    def number(self) -> int:
-        """The number of the newest list of the revoked."""
-        return self.list.number
-
-    @property
-    def revoked(self) -> frozenset[str]:
-        """Who is on that list."""
-        return self.list.ids
-
     async def take(self, pem: bytes) -> bool:
         """Take a list of the revoked if it is the authority's and newer; False if it is not.
 
@@ -172,15 +161,15 @@ class Membership:
         """
         try:
             found = read_crl(pem, self.credentials.ca_der)
-            if found.number <= self.number:
+            if found.number <= self.list.number:
                 return False
             store_crl(self._data_dir, pem)
         except (CertificateError, OSError) as exc:
             _log.warning("a revocation list is not used yet: %s", exc)
             return False
-        self.reload()
+        self._reload()
         names = ", ".join(sorted(found.ids))
-        _log.warning("revocation list %d is in use%s", self.number, f": {names}" if names else "")
+        _log.warning("revocation list %d is in use%s", found.number, f": {names}" if names else "")
         await self.on_change(found.ids)
         return True
 
@@ -217,7 +206,7 @@ class Membership:
 
     async def _renewed(self, before: Certificate, *, told: bool) -> bool:
         """Take what was answered; return whether it is said that our clock is wrong."""
-        self.reload()
+        self._reload()
         self._doubted, held = False, self.credentials
         ahead_s, now = held.ahead_s, held.certificate
         if now.role != "coordinator":
@@ -261,7 +250,7 @@ class Towards:
         if role not in self.roles:
             wanted = " or ".join(self.roles)
             raise PeerRefusedError("wrong_role", f"is {role} {safe_text(ident)}, not {wanted}")
-        if ident in self.site.revoked:
+        if ident in self.site.list.ids:
             raise PeerRefusedError("revoked", f"is {role} {ident}, which was revoked")
         ids = self.ids()
         if role != "broker" and ids and ident not in ids:
