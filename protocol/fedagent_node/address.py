@@ -1,7 +1,6 @@
 """Where a broker is, and the password or the certificate files that open it."""
 
 import errno
-import ipaddress
 import os
 import re
 import socket
@@ -12,7 +11,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 from .errors import COVER, SettingError
-from .network import is_own
+from .network import ip_of, is_own
 
 DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
 
@@ -184,12 +183,8 @@ def at_port(host: str, port: int) -> str:
 
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    found = ip_of(host)
+    return host == "localhost" or (found is not None and found.is_loopback)
 
 
 def is_wildcard(host: str) -> bool:
@@ -198,7 +193,6 @@ def is_wildcard(host: str) -> bool:
 
 
 def _is_host(host: str, *, bracketed: bool) -> bool:
-    try:
-        return (ipaddress.ip_address(host).version == 6) == bracketed
-    except ValueError:
-        return not bracketed and len(host) <= 253 and _NAME.fullmatch(host) is not None
+    if (found := ip_of(host)) is not None:
+        return (found.version == 6) == bracketed
+    return not bracketed and len(host) <= 253 and _NAME.fullmatch(host) is not None

@@ -32,6 +32,7 @@ HALF_OPEN = tuple(
     if hasattr(socket, name)
 )
 """Options by which the kernel ends a connection whose other end has been gone for a minute."""
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 MDNS_GROUP = "224.0.0.251"
 _INNER = re.compile(
     # docker's own bridges are br- and a hash: OpenWrt's LAN is br-lan.
@@ -60,11 +61,9 @@ def is_own(host: str) -> bool:
 
 def shares_network(host: str, own: Collection[str]) -> bool:
     """Return whether an IP address is in a network in which we have one of our own addresses."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return any(address in one.network for one in _own_networks() if str(one.ip) in own)
+    address = ip_of(host)
+    networks = [one.network for one in _own_networks() if str(one.ip) in own]
+    return address is not None and any(address in network for network in networks)
 
 
 def by_nearness(hosts: Sequence[str]) -> list[str]:
@@ -73,12 +72,13 @@ def by_nearness(hosts: Sequence[str]) -> list[str]:
     Those on a network of ours come first, then the smaller: records come in any order, and
     who is connected must not change over. IPv6 is left out, but for loopback.
     """
-    usable = [ipaddress.ip_address(host) for host in hosts if _version(host) == 4 or host == "::1"]
+    found = [one for one in map(ip_of, hosts) if one is not None]
     networks = [interface.network for interface in _own_networks()]
 
-    def key(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple[bool, bool, int]:
+    def key(address: IpAddress) -> tuple[bool, bool, int]:
         return not any(address in net for net in networks), address.version == 6, int(address)
 
+    usable = [one for one in found if one.version == 4 or one.is_loopback]
     return [str(address) for address in sorted(usable, key=key)]
 
 
@@ -111,11 +111,12 @@ def _own_networks() -> list[ipaddress.IPv4Interface]:
     ]
 
 
-def _version(host: str) -> int:
+def ip_of(host: str) -> IpAddress | None:
+    """Return the IP address that a text is; None for a name."""
     try:
-        return ipaddress.ip_address(host).version
+        return ipaddress.ip_address(host)
     except ValueError:
-        return 0
+        return None
 
 
 def owns_port(pid: int, port: int) -> bool:
@@ -299,9 +300,8 @@ async def _ready(add: Callable[..., Any], remove: Callable[..., Any], sock: sock
 
 def counted_as(host: str) -> str:
     """Return whose tries and connections are counted: an address, or the network of an IPv6 one."""
-    try:
-        found = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
+    found = ip_of(host.partition("%")[0])
+    if found is None:
         return "unknown"
     if found.version == 6 and not found.is_loopback:
         mapped = found.ipv4_mapped

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from fedagent_protocol.errors import FedagentError
 
 Role = Literal["agent", "edge", "coordinator", "broker"]
-Reason = Literal["malformed", "wrong_ca", "wrong_role", "wrong_site", "expired", "not_yet"]
+Reason = Literal["malformed", "wrong_ca", "wrong_site", "expired", "not_yet"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
 RENEW_AT = 2 / 3

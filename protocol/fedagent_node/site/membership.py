@@ -40,11 +40,6 @@ START_S = 5.0
 """Within this it is asked first: after power returns, not all at once."""
 MOST_ANSWERS, WITHIN_S = 3, 3600.0
 """However clocks are set, it is asked no more often than that."""
-_REFUSALS = {
-    "expired": Refusal.EXPIRED,
-    "not_yet": Refusal.EXPIRED,
-    "wrong_role": Refusal.WRONG_ROLE,
-}
 _log = logging.getLogger(__name__)
 
 Renew = Callable[[], Awaitable[Credentials]]
@@ -145,9 +140,10 @@ class Membership:
         try:
             found = read_certificate(der, self.credentials.ca_der, now=self.now())
         except CertificateError as exc:
-            if exc.reason in ("expired", "not_yet"):
-                self.doubt()
-            raise EnvelopeError(_REFUSALS.get(exc.reason, Refusal.NO_CERTIFICATE)) from exc
+            if exc.reason not in ("expired", "not_yet"):
+                raise EnvelopeError(Refusal.NO_CERTIFICATE) from exc
+            self.doubt()
+            raise EnvelopeError(Refusal.EXPIRED) from exc
         if self.list.has(found):
             raise EnvelopeError(Refusal.REVOKED)
         return found
