@@ -121,11 +121,9 @@ def end(role: str, error: BaseException, codes: ExitCodes, *, as_json: bool) -> 
 def stop_on_signals(stop: asyncio.Event, *, watch_parent: bool) -> None:
     """Have signals set an event, and the end of standard input, which a parent holds, as well."""
     loop = asyncio.get_running_loop()
-    numbers = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
-        numbers.append(signal.SIGHUP)
-    for number in numbers:
-        loop.add_signal_handler(number, stop.set)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:  # `nohup`
+            loop.add_signal_handler(number, stop.set)
     # `fedagent start` blocks it while the role is loaded.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
@@ -157,10 +155,7 @@ def raise_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-COLLECT_EVERY_S = 60.0
-
-
-async def keep_collecting(every_s: float = COLLECT_EVERY_S) -> None:
+async def keep_collecting(every_s: float = 60.0) -> None:
     """Leave what there is to the end, and look for rings among what comes, again and again.
 
     Exceptions and connections that a fault leaves are often rings. Python's own collector counts
@@ -174,14 +169,10 @@ async def keep_collecting(every_s: float = COLLECT_EVERY_S) -> None:
         gc.collect()
 
 
-M_TRIM_THRESHOLD = -1
-M_MMAP_THRESHOLD = -3
-M_ARENA_MAX = -8
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 MAP_FROM_BYTES = 512 * 1024
 """Above the 256 KiB of a chunk and its envelope."""
 TRIM_BYTES = 1024 * 1024
-
-
 TRIM_EVERY_S = 1.0
 """A trim takes 0.2 ms; what a round needed for a moment is spread over many pages."""
 

@@ -68,10 +68,8 @@ class Discovery:
         self._announcing: asyncio.Future[object] | None = None
         self._watches: list[Watch] = []
         self._following: asyncio.Task[None] | None = None
-        self._again = False
-        """Whether something failed, as it does while a card comes up."""
-        self._hidden = ""
-        """Why our broker is announced on no network, as it was logged."""
+        self._again = False  # something failed, as it does while a card comes up
+        self._hidden = ""  # why our broker is announced on no network, as it was logged
 
     @property
     def available(self) -> bool:
@@ -80,15 +78,10 @@ class Discovery:
 
     async def start(self) -> None:
         """Open the sockets. Where multicast does not work, warn once and try again quietly."""
-        await self._open()
+        await self._switch(self._interfaces())
         if not self.available:
             _log.warning("zeroconf does not work here (no multicast); %s", HINT)
         self._following = asyncio.create_task(self._follow())
-
-    async def _open(self) -> None:
-        self._listens_on = self._interfaces()
-        self._listener = await _opened(self._listens_on)
-        self._again = self._listener is None
 
     async def advertise(self, advert: Advert, *, listen: str | None = LOOPBACK) -> None:
         """Announce this role, in place of what it announced before.
@@ -176,35 +169,38 @@ class Discovery:
         while True:
             await in_step(FOLLOW_S)
             self._warn_if_hidden()
-            now, before = self._interfaces(), self._listens_on
-            if now == before and not self._again:
+            now = self._interfaces()
+            if now == self._listens_on and not self._again:
                 continue
             self._again = False
             try:
-                if self._listener is None:
-                    await self._open()
-                    before = []
-                else:
-                    await self._listener.async_update_interfaces(_announceable(now))
-                    self._listens_on = now
-                if self._listener is None:
-                    continue
-                if now != before:
-                    _log.info("this machine's addresses are now %s", ", ".join(now))
-                # First of all ours: a watch must not try where we are no more.
-                if self._advertised is not None:
-                    await self._announce()
-                if set(now) <= set(before):
-                    continue
-                for watch in self._watches:
-                    await watch.end()
-                    watch.ask(self._listener.zeroconf)
+                await self._switch(now)
             except OSError as error:
                 self._again = True
                 _log.debug("zeroconf could not switch to %s yet: %s", ", ".join(now), error)
 
+    async def _switch(self, now: list[str]) -> None:
+        """Listen on these addresses, announce, and ask where that is new."""
+        before = self._listens_on if self._listener is not None else []
+        if self._listener is not None:
+            await self._listener.async_update_interfaces(_announceable(now))
+        else:
+            self._listener = await _opened(now)
+        self._listens_on = now
+        if self._listener is None:
+            self._again = True
+            return
+        if before and now != before:
+            _log.info("this machine's addresses are now %s", ", ".join(now))
+        # First of all ours: a watch must not try where we are no more.
+        if self._advertised is not None:
+            await self._announce()
+        if not set(now) <= set(before):
+            for watch in self._watches:
+                await watch.end()
+                watch.ask(self._listener.zeroconf)
+
     def _warn_if_hidden(self) -> None:
-        """Log once why others find our broker on no network, and again when that changes."""
         advert, listen = self._advertised or (None, None)
         hidden = _hidden(listen, beyond=self._scope == "lan") if listen else ""
         if advert is not None and hidden and hidden != self._hidden:
