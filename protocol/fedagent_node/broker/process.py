@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -95,7 +96,10 @@ class Broker:
         """Start the broker and wait until it answers; the stored port is tried first."""
         if elsewhere := listen_hint(self.spec.listen, ""):
             raise LinkError(elsewhere)
-        self._port = self._choose_port(first=True)
+        stored = stored_port(self.spec.data_dir, self.spec.name)
+        if not (stored and bindable(self.spec.listen, stored)):
+            stored = free_port(self.spec.listen)
+        self._port = self.spec.port or stored
         try:
             await self._launch()
         except LinkError as exc:
@@ -105,24 +109,19 @@ class Broker:
             if self.spec.port:
                 raise
             _log.info("%s; trying another port", exc)
-            self._port = self._choose_port(first=False)
+            self._port = free_port(self.spec.listen)
             await self._launch()
         store_port(self.spec.data_dir, self.spec.name, self._port)
         self._watcher = asyncio.create_task(self._watch(), name=f"{self.spec.name}-watch")
-        alone = is_loopback(self.spec.listen)
+        # Where others reach it; where we do if that is nowhere else.
+        own, hosts = self.address, reach(self.spec.listen, lan_addresses()).hosts
+        places = [str(replace(own, host=host)) for host in hosts] or [str(own)]
+        alone = ", for this machine only (for other machines: --listen 0.0.0.0)"
         _log.info(
             "%s broker at %s%s",
-            self.kind,
-            ", ".join(self._places()),
-            ", for this machine only (for other machines: --listen 0.0.0.0)" if alone else "",
+            *(self.kind, ", ".join(places), alone if is_loopback(self.spec.listen) else ""),
         )
-        return self.address
-
-    def _places(self) -> list[str]:
-        """Return where others reach it; where we do if that is nowhere else."""
-        hosts = reach(self.spec.listen, lan_addresses()).hosts
-        own = self.address
-        return [str(BrokerAddress(host, own.port, own.scheme)) for host in hosts] or [str(own)]
+        return own
 
     async def stop(self) -> None:
         """End the broker and wait until it is gone. Idempotent."""
@@ -158,7 +157,6 @@ class Broker:
         self.counters["cuts"] += len(names) // 2
 
     def _signal(self, number: int) -> None:
-        """Send the broker a signal; the watcher starts it again if it ends."""
         if self._process is not None and self._broker_pid:
             with suppress(ProcessLookupError):
                 os.kill(self._broker_pid, number)
@@ -172,7 +170,6 @@ class Broker:
             await process.stdin.drain()
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
-        """Take in what the broker tells of its clients."""
         assert process.stdout is not None
         while line := await process.stdout.readline():
             try:
@@ -278,14 +275,6 @@ class Broker:
         # Without the revoked: the kernel bounds the length of arguments.
         given = structs.replace(self.spec, port=self._port, revoked=frozenset())
         return ["fedagent_node.broker.embedded", given.to_json()]
-
-    def _choose_port(self, *, first: bool) -> int:
-        if self.spec.port:
-            return self.spec.port
-        stored = stored_port(self.spec.data_dir, self.spec.name) if first else 0
-        return (
-            stored if stored and bindable(self.spec.listen, stored) else free_port(self.spec.listen)
-        )
 
 
 def choose_kind(kind: str) -> Kind:

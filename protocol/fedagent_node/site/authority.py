@@ -46,12 +46,8 @@ class Authority:
     def create(cls, folder: Path, site: str) -> Self:
         """Make an authority and keep it in a folder; its key is readable by the owner alone."""
         key = Ed25519PrivateKey.generate()
-        name = x509.Name(
-            [
-                x509.NameAttribute(NameOID.ORGANIZATION_NAME, site),
-                x509.NameAttribute(NameOID.COMMON_NAME, f"fedagent {identity_of(_raw(key))[:12]}"),
-            ]
-        )
+        own = identity_of(key.public_key().public_bytes_raw())
+        name = _name(site, f"fedagent {own[:12]}")
         made = (
             _builder(key.public_key(), name, name, *_ALWAYS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -104,12 +100,7 @@ class Authority:
         """
         begin = time.time() if now is None else now
         end = max(begin + days * _DAY_S, before.not_after if before is not None else 0.0)
-        subject = x509.Name(
-            [
-                x509.NameAttribute(NameOID.ORGANIZATION_NAME, self.site),
-                x509.NameAttribute(NameOID.COMMON_NAME, common_name(role, identity_of(public))),
-            ]
-        )
+        subject = _name(self.site, common_name(role, identity_of(public)))
         purposes = [
             *([ExtendedKeyUsageOID.SERVER_AUTH] if role in _SERVERS else []),
             *([ExtendedKeyUsageOID.CLIENT_AUTH] if role in _CLIENTS else []),
@@ -167,6 +158,11 @@ class Authority:
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
 
 
+def _name(site: str, common: str) -> x509.Name:
+    parts = ((NameOID.ORGANIZATION_NAME, site), (NameOID.COMMON_NAME, common))
+    return x509.Name([x509.NameAttribute(oid, text) for oid, text in parts])
+
+
 def _builder(
     key: Ed25519PublicKey, subject: x509.Name, issuer: x509.Name, begin: float, end: float
 ) -> x509.CertificateBuilder:
@@ -199,7 +195,3 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
 def _moment(seconds: float) -> dt.datetime:
     # X.509 knows whole seconds, and no year before 1950.
     return dt.datetime.fromtimestamp(max(int(seconds), 0), dt.UTC)
-
-
-def _raw(key: Ed25519PrivateKey) -> bytes:
-    return key.public_key().public_bytes_raw()

@@ -88,17 +88,15 @@ def load_credentials(data_dir: Path) -> Credentials | None:
     folder = data_dir / FOLDER
     cert = folder / CERT_FILE
     try:
-        der = ssl.PEM_cert_to_DER_cert(cert.read_text("ascii"))
-        ca_der = ssl.PEM_cert_to_DER_cert((folder / CA_FILE).read_text("ascii"))
-        if not (folder / KEY_FILE).is_file():
-            raise CredentialsError(folder / KEY_FILE, "it is not there")
-        certificate = read_certificate(der, ca_der, now=None)
-    except FileNotFoundError as exc:
         if not cert.exists():
             return None
-        raise CredentialsError(folder / CA_FILE, "it is not there") from exc
+        (folder / KEY_FILE).stat()
+        der = ssl.PEM_cert_to_DER_cert(cert.read_text("ascii"))
+        ca_der = ssl.PEM_cert_to_DER_cert((folder / CA_FILE).read_text("ascii"))
+        certificate = read_certificate(der, ca_der, now=None)
     except OSError as exc:
-        raise CredentialsError(folder, exc.strerror or str(exc)) from exc
+        path = Path(exc.filename or folder)
+        raise CredentialsError(path, exc.strerror or str(exc)) from exc
     except (ValueError, CertificateError) as exc:
         raise CredentialsError(cert, str(exc)) from exc
     joined = read_joined(data_dir)

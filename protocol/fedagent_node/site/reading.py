@@ -32,8 +32,10 @@ def read_certificate(der: bytes, ca_der: bytes, *, now: float | None) -> Certifi
     """
     found = _parsed(der)
     authority = _parsed(ca_der)
-    if not _issued_by(authority, found):
-        raise CertificateError(reason="wrong_ca")
+    try:
+        found.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as exc:
+        raise CertificateError(reason="wrong_ca") from exc
     certificate = _checked(found, der)
     if certificate.site != _one(authority, NameOID.ORGANIZATION_NAME):
         raise CertificateError(reason="wrong_site")
@@ -53,33 +55,28 @@ def read_crl(pem: bytes, ca_der: bytes) -> RevocationList:
     authority = _parsed(ca_der)
     try:
         found = x509.load_pem_x509_crl(pem)
-        number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
         valid = found.issuer == authority.subject and found.is_signature_valid(
             authority.public_key()  # type: ignore[arg-type]  # a wrong kind of key is a TypeError
         )
-        serials = frozenset(one.serial_number for one in found)
-        ids = _ids_in(found)
-    except (ValueError, TypeError, x509.ExtensionNotFound, InvalidSignature) as exc:
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as exc:
         raise CertificateError(reason="malformed") from exc
     if not valid:
         raise CertificateError(reason="wrong_ca")
-    return RevocationList(number, serials, ids)
+    try:
+        number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+        owners = [one for one in found.extensions if one.oid.dotted_string == REVOKED_IDS]
+    except (ValueError, x509.ExtensionNotFound) as exc:
+        raise CertificateError(reason="malformed") from exc
+    packed = b"".join(one.value.public_bytes() for one in owners)
+    if len(packed) % _ID_BYTES:
+        raise CertificateError(reason="malformed")
+    ids = [packed[i : i + _ID_BYTES].hex() for i in range(0, len(packed), _ID_BYTES)]
+    return RevocationList(number, frozenset(one.serial_number for one in found), frozenset(ids))
 
 
 def packed_ids(ids: Iterable[str]) -> bytes:
     """Return ids as a revocation list holds them."""
     return b"".join(map(bytes.fromhex, sorted(ids)))
-
-
-def _ids_in(found: x509.CertificateRevocationList) -> frozenset[str]:
-    try:
-        extension = found.extensions.get_extension_for_oid(x509.ObjectIdentifier(REVOKED_IDS))
-    except x509.ExtensionNotFound:
-        return frozenset()
-    data = extension.value.public_bytes()
-    if len(data) % _ID_BYTES:
-        raise CertificateError(reason="malformed")
-    return frozenset(data[i : i + _ID_BYTES].hex() for i in range(0, len(data), _ID_BYTES))
 
 
 def site_of(ca_der: bytes) -> str:
@@ -122,14 +119,6 @@ def _parsed(der: bytes) -> x509.Certificate:
             return x509.load_der_x509_certificate(der)
     except (ValueError, UserWarning, x509.InvalidVersion) as exc:
         raise CertificateError(reason="malformed") from exc
-
-
-def _issued_by(authority: x509.Certificate, found: x509.Certificate) -> bool:
-    try:
-        found.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        return False
-    return True
 
 
 def _one(found: x509.Certificate, oid: x509.ObjectIdentifier) -> str:
