@@ -162,7 +162,7 @@ class Daemon:
         )
 
         async def close() -> None:
-            await service.close()
+            await service.listener.close()
             enrolment.close()
 
         shell.at_close.append(close)

@@ -23,7 +23,7 @@ from fedagent_protocol.messages import PROTOCOL_VERSION, EdgeHello, kind
 
 from .config import EdgeConfig
 from .core.effects import COORDINATOR, LAN, WAN
-from .join_relay import JoinRelay
+from .join_relay import join_relay
 from .store import KEPT_PIECES, EdgeStateError, open_edge
 
 _log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class EdgeDaemon:
         config, shell = self._config, self._shell
         if shell.membership is None or not config.covered:
             return 0
-        relay = JoinRelay(self._join_services)
+        relay = join_relay(self._join_services)
         shell.at_close.append(relay.close)
         port = stored_port(shell.directory, "join")
         try:

@@ -6,9 +6,8 @@ and the coordinator: the relay can end it or hold it up, and nothing else.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
-from fedagent_node.network import take_place
+from fedagent_node.network import Listener
 from fedagent_node.site.joining import split_place
 
 MAX_CONNECTIONS = 16
@@ -18,50 +17,23 @@ DEADLINE_S = 15.0
 CONNECT_S = 3.0
 
 
-class JoinRelay:
-    """Listens until closed; `places` are join services to try, the most likely first."""
+def join_relay(places: Callable[[], Sequence[str]]) -> Listener:
+    """Return a relay to the first of these join services that answers, the most likely first."""
 
-    def __init__(self, places: Callable[[], Sequence[str]]) -> None:
-        self._places = places
-        self._open: set[asyncio.StreamWriter] = set()
-        self._from: dict[asyncio.StreamWriter, str] = {}
-        self._server: asyncio.Server | None = None
-
-    async def start(self, listen: str, port: int) -> int:
-        """Listen; return the port. `OSError` if it cannot."""
-        self._server = await asyncio.start_server(self._serve, listen, port)
-        return int(self._server.sockets[0].getsockname()[1])
-
-    async def close(self) -> None:
-        """Stop listening, and hang up. Idempotent."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
-        for writer in self._open:
-            # Not cancelled: streams of Python 3.11 log that as an error.
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        ends = {writer}
-        take_place(self._from, writer, MAX_CONNECTIONS)
-        try:
-            self._open |= ends
-            async with asyncio.timeout(DEADLINE_S):
-                for place in tuple(self._places())[:8]:
-                    with suppress(OSError, TimeoutError):
-                        async with asyncio.timeout(CONNECT_S):
-                            inner, outer = await asyncio.open_connection(*split_place(place))
-                        ends.add(outer)
-                        self._open.add(outer)
-                        await asyncio.gather(_pour(reader, outer), _pour(inner, writer))
-                        return
-        except (OSError, TimeoutError):
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: str) -> None:
+        for place in tuple(places())[:8]:
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    inner, outer = await asyncio.open_connection(*split_place(place))
+            except (OSError, TimeoutError):
+                continue
+            try:
+                await asyncio.gather(_pour(reader, outer), _pour(inner, writer))
+            finally:
+                outer.close()
             return
-        finally:
-            self._open -= ends
-            self._from.pop(writer, None)
-            for end in ends:
-                end.close()
+
+    return Listener(serve, most=MAX_CONNECTIONS, deadline_s=DEADLINE_S)
 
 
 async def _pour(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

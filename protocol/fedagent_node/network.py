@@ -11,7 +11,7 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +33,7 @@ HALF_OPEN = tuple(
 )
 """Options by which the kernel ends a connection whose other end has been gone for a minute."""
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+READ_AHEAD_BYTES = 8192
 MDNS_GROUP = "224.0.0.251"
 _INNER = re.compile(
     # docker's own bridges are br- and a hash: OpenWrt's LAN is br-lan.
@@ -309,23 +310,64 @@ def counted_as(host: str) -> str:
     return str(found)
 
 
-def take_place(
-    places: dict[asyncio.StreamWriter, str], one: asyncio.StreamWriter, most: int
-) -> str:
-    """Give a connection a place, of `most`; return its address.
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, str], Awaitable[None]]
+"""Handles one connection and is told its address; `Listener` closes it."""
+
+
+class Listener:
+    """Listens on TCP until closed, with few places, each for a while.
 
     Where all are taken the first of the address that has most is hung up: however many connections
     a few addresses make, one from elsewhere is let in.
     """
-    if len(places) >= most:
-        crowd = Counter(places.values()).most_common(1)[0][0]
-        first = next(other for other, address in places.items() if address == crowd)
-        del places[first]
-        with suppress(OSError):  # not aborted: streams of Python 3.11 break in a handshake
-            first.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
-    peer = one.get_extra_info("peername")
-    places[one] = counted_as(str(peer[0])) if peer else "unknown"
-    return places[one]
+
+    def __init__(self, serve: Serve, *, most: int, deadline_s: float) -> None:
+        self._serve = serve
+        self._most = most
+        self.deadline_s = deadline_s
+        self.broken_off: Callable[[], object] = lambda: None
+        """Called for each connection that ended too early or too late."""
+        self.places: dict[asyncio.StreamWriter, str] = {}
+        self._tasks: set[asyncio.Task[None] | None] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, listen: str | None, port: int) -> int:
+        """Listen, everywhere without an address; return the port. `OSError` if it cannot."""
+        self._server = await asyncio.start_server(
+            self._enter, listen, port, limit=READ_AHEAD_BYTES, backlog=self._most
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop listening, and hang up. Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        for writer in self.places:
+            # Not cancelled: streams of Python 3.11 log that as an error.
+            writer.transport.abort()
+        if ending := set(filter(None, self._tasks)):
+            await asyncio.wait(ending, timeout=1.0)
+
+    async def _enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self.places) >= self._most:
+            crowd = Counter(self.places.values()).most_common(1)[0][0]
+            first = next(other for other, address in self.places.items() if address == crowd)
+            del self.places[first]
+            with suppress(OSError):  # not aborted: streams of Python 3.11 break in a handshake
+                first.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        peer, task = writer.get_extra_info("peername"), asyncio.current_task()
+        self.places[writer] = counted_as(str(peer[0])) if peer else "unknown"
+        self._tasks.add(task)
+        try:
+            async with asyncio.timeout(self.deadline_s):
+                await self._serve(reader, writer, self.places[writer])
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            self.broken_off()
+        finally:
+            self._tasks.discard(task)
+            self.places.pop(writer, None)
+            writer.close()
 
 
 async def in_step(every_s: float) -> None:

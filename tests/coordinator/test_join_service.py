@@ -83,7 +83,7 @@ async def serving(folder: Path, **settings: float) -> AsyncIterator[Field]:
         async with asyncio.timeout(600):
             yield made
     finally:
-        await made.service.close()
+        await made.service.listener.close()
         made.enrolment.close()
 
 
@@ -309,11 +309,11 @@ async def test_slow_clients_are_few_and_end_and_keep_nobody_out(
         opened[-1][1].write(b"\x16\x03\x01")
         opened[-2][1].write(b"GET / HTTP/1.1\r\n\r\n")
         await eventually(lambda: made.count("broken_off") >= 4)
-        assert len(made.service._places) <= 8
+        assert len(made.service.listener.places) <= 8
         assert isinstance(await ask(made.place, made.invited()), Admitted)
-        monkeypatch.setattr(join_service, "DEADLINE_S", 0.1)
+        made.service.listener.deadline_s = 0.1
         assert isinstance(await ask(made.place, made.invited("other")), Admitted)
-        await eventually(lambda: not made.service._places)
+        await eventually(lambda: not made.service.listener.places)
         # The service has closed them all, before its loop ends.
         await asyncio.gather(*(reader.read() for reader, _ in opened), return_exceptions=True)
         for _, writer in opened:

@@ -67,7 +67,7 @@ async def test_who_may_not_renew_keeps_what_it_has_and_is_told_why(tmp_path: Pat
         made.enrolment._connection.execute("DELETE FROM members")
         with pytest.raises(JoinError, match="no longer knows this key"):
             await renew(folder, identity)
-        await made.service.close()
+        await made.service.listener.close()
         with pytest.raises(JoinError, match="does not answer"):
             await renew(folder, identity)
         assert load_credentials(folder) == before

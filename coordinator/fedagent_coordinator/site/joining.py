@@ -19,13 +19,12 @@ from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.site.folder import Site
 from fedagent_node.address import at_port, is_wildcard
 from fedagent_node.errors import JoinError
-from fedagent_node.network import lan_addresses, listen_hint, take_place
+from fedagent_node.network import Listener, lan_addresses, listen_hint
 from fedagent_node.site.credentials import Credentials
 from fedagent_node.site.enrolling import read_frame
 from fedagent_node.site.joining import (
     JOIN_VERSION,
     MAX_CRL_BYTES,
-    MAX_FRAME_BYTES,
     MAX_PLACES,
     JoinAnswer,
     JoinRequest,
@@ -64,9 +63,8 @@ class JoinService:
         self._days = certificate_days
         self._broker_port = broker_port
         self._clock = clock
-        self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._places: dict[asyncio.StreamWriter, str] = {}
-        self._server: asyncio.Server | None = None
+        self.listener = Listener(self._serve, most=MAX_CONNECTIONS, deadline_s=DEADLINE_S)
+        self.listener.broken_off = lambda: self.counters.update(["join_broken_off"])
         self._lines = TokenBucket(MOST_LINES, LINES_PER_S)
         self.counters = counters if counters is not None else Counter()
         self.places: tuple[str, ...] = ()
@@ -78,58 +76,34 @@ class JoinService:
             ListenError: It cannot.
         """
         try:
-            self._server = await asyncio.start_server(
-                self._serve,
-                None if is_wildcard(listen) and ":" not in listen else listen,
-                port,
-                limit=MAX_FRAME_BYTES,
-                backlog=MAX_CONNECTIONS,
-            )
+            everywhere = is_wildcard(listen) and ":" not in listen
+            bound = await self.listener.start(None if everywhere else listen, port)
         except OSError as exc:
             other = "choose another port with --join-port, and create new invitations"
             hint, why = listen_hint(listen, other), exc.strerror or str(exc)
             raise ListenError("join service", f"port {port}", why, hint) from exc
-        bound = int(self._server.sockets[0].getsockname()[1])
         hosts = lan_addresses() if is_wildcard(listen) else [listen]
         self.places = tuple(at_port(host, bound) for host in hosts)[:MAX_PLACES]
         self._enrolment.serves_at(self.places)
         return bound
 
-    async def close(self) -> None:
-        """Stop listening, and hang up. Idempotent."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
-        for writer in tuple(self._serving.values()):
-            # Not cancelled: streams of Python 3.11 log that as an error.
-            writer.transport.abort()
-        if self._serving:
-            await asyncio.wait(self._serving, timeout=1.0)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        address = take_place(self._places, writer, MAX_CONNECTIONS)
-        task = asyncio.current_task()
-        assert task is not None
-        self._serving[task] = writer
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str
+    ) -> None:
         try:
-            async with asyncio.timeout(DEADLINE_S):
-                # Counted before the handshake, or who stops in it would not be. Nothing was
-                # read yet: this task began in the step in which the connection was made.
-                own = self._site.own()
-                await writer.start_tls(_context(own))
-                writer.write(framed(self._site.authority.der))
-                answer = await self._answer(reader, own.certificate.der, address)
-                writer.write(framed(msgspec.msgpack.encode(answer)))
-                await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError):
-            self.counters["join_broken_off"] += 1
+            # It was counted before the handshake, or who stops in it would not be. Nothing was
+            # read yet: this task began in the step in which the connection was made.
+            own = self._site.own()
+            await writer.start_tls(_context(own))
+            writer.write(framed(self._site.authority.der))
+            answer = await self._answer(reader, own.certificate.der, address)
+            writer.write(framed(msgspec.msgpack.encode(answer)))
+            await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            raise
         except Exception:  # noqa: BLE001 - one connection must not end the service
             self.counters["join_internal_errors"] += 1
             _log.exception("a request to join could not be handled")
-        finally:
-            del self._serving[task]
-            self._places.pop(writer, None)
-            writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, leaf: bytes, address: str) -> JoinAnswer:
         try:
