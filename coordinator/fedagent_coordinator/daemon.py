@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedagent_coordinator.site.enrolment import Enrolment
-from fedagent_coordinator.site.folder import Site, open_site
 from fedagent_coordinator.site.joining import JoinService
 from fedagent_coordinator.site.standing import (
+    Site,
     SiteWord,
     keep_word,
+    open_site,
     own_certificate,
     stay_member,
 )

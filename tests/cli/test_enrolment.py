@@ -13,7 +13,7 @@ import pytest
 from fedagent_cli import main
 from fedagent_coordinator.errors import RefusedError
 from fedagent_coordinator.site.enrolment import Enrolment, Member
-from fedagent_coordinator.site.folder import open_site
+from fedagent_coordinator.site.standing import open_site
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.certificates import fingerprint
 from fedagent_node.site.credentials import load_credentials

@@ -13,7 +13,7 @@ from fedagent_coordinator.books.mark import MARK
 from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.errors import HistoryLostError, RefusedError
 from fedagent_coordinator.site.enrolment import Enrolment
-from fedagent_coordinator.site.folder import open_site
+from fedagent_coordinator.site.standing import open_site
 from fedagent_node.data_dir import load_or_create
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.lost_site import Lost

@@ -20,8 +20,8 @@ from fedagent_coordinator.site.enrolment import (
     Enrolment,
     Member,
 )
-from fedagent_coordinator.site.folder import open_site
 from fedagent_coordinator.site.joining import JoinService
+from fedagent_coordinator.site.standing import open_site
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import JoinError
 from fedagent_node.site import enrolling

@@ -13,8 +13,7 @@ from msgspec import structs
 
 from fedagent_coordinator.backup import restore
 from fedagent_coordinator.site.enrolment import LISTS_SKIPPED, Enrolment
-from fedagent_coordinator.site.folder import Site
-from fedagent_coordinator.site.standing import learn_list, watch_members
+from fedagent_coordinator.site.standing import Site, learn_list, watch_members
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.effects import Input, Revoked
 from fedagent_node.envelope import EnvelopeError, Refusal

@@ -9,11 +9,11 @@ import pytest
 
 from fedagent_coordinator.core.effects import WordRenewed
 from fedagent_coordinator.errors import RefusedError
-from fedagent_coordinator.site.folder import open_site
 from fedagent_coordinator.site.standing import (
     CLAIM_S,
     SiteWord,
     keep_word,
+    open_site,
     own_certificate,
     renewed,
 )

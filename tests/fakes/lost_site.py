@@ -8,7 +8,7 @@ from typing import Self
 from fedagent_coordinator.backup import back_up
 from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.site.enrolment import Enrolment
-from fedagent_coordinator.site.folder import Site, open_site
+from fedagent_coordinator.site.standing import Site, open_site
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.certificates import Certificate, Role
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Self
 
 from fedagent_coordinator.site.enrolment import Enrolment
-from fedagent_coordinator.site.folder import open_site
+from fedagent_coordinator.site.standing import open_site
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.authority import Authority
 from fedagent_node.site.certificates import Role, fingerprint

@@ -16,7 +16,7 @@ import msgspec
 
 from fedagent_coordinator.errors import ListenError
 from fedagent_coordinator.site.enrolment import Enrolment
-from fedagent_coordinator.site.folder import Site
+from fedagent_coordinator.site.standing import Site
 from fedagent_node.address import at_port, is_wildcard
 from fedagent_node.errors import JoinError
 from fedagent_node.network import Listener, lan_addresses, listen_hint

@@ -11,7 +11,7 @@ from fedagent_cli.errors import UNREADABLE, CliError, MissingError, UsageError, 
 from fedagent_cli.output import echo, emit
 from fedagent_cli.site.enrolment import founded_site
 from fedagent_coordinator.site.enrolment import Enrolment
-from fedagent_coordinator.site.folder import open_site
+from fedagent_coordinator.site.standing import open_site
 from fedagent_node.broker.acl import AccessList
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site import credentials as held
