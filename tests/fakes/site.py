@@ -12,6 +12,11 @@ from fedagent_node.site.credentials import Joined, store_credentials, store_crl
 from fedagent_node.site.membership import Membership
 
 
+def ident(member: Membership) -> str:
+    """Return a member's id."""
+    return member.credentials.certificate.id
+
+
 class Members:
     """Who belongs to a site; each keeps a data directory below `folder`."""
 

@@ -24,11 +24,6 @@ QUIET_S = 0.3
 LEVEL = st.sampled_from(["fedagent", ROOT.split("/")[1], "home", "a", "e", "up", "x", "+", "#"])
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Members:
-    return Members(tmp_path_factory.mktemp("home"))
-
-
 KINDS: dict[str, Role] = {
     "agent": "agent",
     "other-agent": "agent",

@@ -5,26 +5,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-import pytest
-
 from fedagent_node.broker.mosquitto import connect_packet
 from fedagent_node.broker.process import Broker
 from fedagent_node.errors import LinkError
 from fedagent_node.site.membership import Membership
 from fedagent_protocol import topics
 from tests.fakes.links import Peer, broker, eventually, peer
-from tests.fakes.site import Members
+from tests.fakes.site import Members, ident
 
 SITE = "home"
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Members:
-    return Members(tmp_path_factory.mktemp("home"), SITE)
-
-
-def ident(member: Membership) -> str:
-    return member.credentials.certificate.id
 
 
 def of(edge: Membership) -> dict[str, object]:

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,24 +15,15 @@ from fedagent_node.network import Cover
 from fedagent_node.site.certificates import RevocationList
 from fedagent_node.site.membership import Membership
 from tests.fakes.links import Peer, broker, eventually, peer
-from tests.fakes.site import Members
+from tests.fakes.site import Members, ident
 
 DAY_S = 86_400.0
 ADDRESS = BrokerAddress("127.0.0.1", 1, "mqtts")
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Members:
-    return Members(tmp_path_factory.mktemp("home"))
-
-
-@pytest.fixture(scope="module")
 def edge(home: Members) -> Membership:
     return home.member("edge", "edge")
-
-
-def ident(member: Membership) -> str:
-    return member.credentials.certificate.id
 
 
 async def test_members_of_a_site_are_let_in(
@@ -59,13 +50,17 @@ async def test_certificates_and_scheme_must_agree(tmp_path: Path, edge: Membersh
         await Peer(ADDRESS, "one", tls=gone).link.start()
 
 
-class Bare:
-    """A client that shows no certificate, and takes any broker."""
+@dataclass
+class Trusting:
+    """A client that takes any host of the authority of its files; without files any broker."""
+
+    files: TlsFiles | None = None
 
     def client_context(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        side = ssl.PROTOCOL_TLS_CLIENT
+        context = ssl.SSLContext(side) if self.files is None else self.files.loaded(side)
         context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+        context.verify_mode = ssl.CERT_NONE if self.files is None else ssl.CERT_REQUIRED
         return context
 
     def check_peer(self, peer: socket.socket) -> None:
@@ -85,10 +80,10 @@ async def test_who_may_not_come_in_is_told_why_and_what_to_do(
     late = home.member("late", "agent", days=1, now=time.time() - 2 * DAY_S)
     early = home.member("early", "agent", now=time.time() + 2 * DAY_S)
     covers: dict[str, tuple[Cover, str]] = {
-        "no_certificate": (Bare(), "join again with a new invitation"),
+        "no_certificate": (Trusting(), "join again with a new invitation"),
         "expired": (late.towards("edge"), "it is renewed once the coordinator can be reached"),
         "revoked": (gone.towards("edge"), JoinError("revoked").hint),
-        "wrong_ca": (Nameless(wrong_ca), "check --site, or join this site"),
+        "wrong_ca": (Trusting(wrong_ca), "check --site, or join this site"),
         "not_yet_valid": (early.towards("edge"), "set the clocks of both machines"),
     }
     async with broker(kind, tmp_path, tls=edge.files) as b:
@@ -97,21 +92,6 @@ async def test_who_may_not_come_in_is_told_why_and_what_to_do(
     for name, one in peers.items():
         assert one.link.counters[f"tls_{name}"], (name, one.link.last_error)
         assert covers[name][1] in one.link.last_error
-
-
-class Nameless:
-    """Files, used without comparing the names of hosts."""
-
-    def __init__(self, files: TlsFiles) -> None:
-        self._files = files
-
-    def client_context(self) -> ssl.SSLContext:
-        context = self._files.loaded(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        return context
-
-    def check_peer(self, peer: socket.socket) -> None:
-        """Take anybody of the authority."""
 
 
 async def test_a_broker_that_is_not_the_announced_one_gets_no_byte(
