@@ -53,13 +53,9 @@ class Metrics(Collector):
         registry.register(self)
         about = {"role": role, "id": ident, "version": VERSION}
         Info("fedagent", "This process.", registry=registry).info(about)
-
-        def counter(name: str, text: str, label: str) -> Counter:
-            return Counter(f"fedagent_{name}", text, [label], registry=registry)
-
-        self._events = counter("events", "Events.", "event")
-        self._rounds = counter("rounds", "Rounds that ended.", "used")
-        self._updates = counter("updates", "Updates, by outcome.", "outcome")
+        self._events = Counter("fedagent_events", "Events.", ["event"], registry=registry)
+        self._rounds = Counter("fedagent_rounds", "Rounds ended.", ["used"], registry=registry)
+        self._updates = Counter("fedagent_updates", "By outcome.", ["outcome"], registry=registry)
         self._seconds = Histogram(
             "fedagent_round_seconds", "Duration of rounds.", buckets=SECONDS, registry=registry
         )

@@ -3,7 +3,6 @@
 Every error is one line that names the key and the hint.
 """
 
-import ipaddress
 import os
 import tomllib
 from collections.abc import Mapping
@@ -32,6 +31,7 @@ from fedagent_protocol.topics import check_id
 from .address import BrokerAddress, TlsFiles, is_loopback
 from .errors import JoinError
 from .errors import SettingError as SettingError  # noqa: PLC0414 - offered here too
+from .network import ip_of
 
 PASSWORD_VARIABLE = "FEDAGENT_MQTT_PASSWORD"  # noqa: S105 - its name, not its value
 LINK = "Link"
@@ -227,12 +227,9 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def check_invitation(self, role: JoinRole) -> None:
         """Raise `SettingError` for an invitation to another site, or as another role."""
         given = self.invitation()
-        if given is None:
-            return
-        if self.tls is not None:
-            raise SettingError(
-                "join", "cannot be combined with certificate files", "leave out one of them"
-            )
+        if given is not None and self.tls is not None:
+            problem = "cannot be combined with certificate files"
+            raise SettingError("join", problem, "leave out one of them")
         if not isinstance(given, Invitation):
             return
         if given.site != self.site:
@@ -275,10 +272,16 @@ class BrokerConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.tls is None and self.broker in PRIVATE_BROKERS and (beyond or self.secure)
 
     def checked(self) -> Self:
-        """Return the settings, with an address to listen on that has no brackets."""
+        """Return the settings; an IPv6 address to listen on may have brackets, as in a URL."""
         super().checked()
         self.shared()
-        return structs.replace(self, listen=_listen_host(self.listen))
+        bracketed = self.listen.startswith("[") and self.listen.endswith("]")
+        host = self.listen[1:-1] if bracketed else self.listen
+        found = ip_of(host)
+        if found is None and host != "localhost":
+            hint = "write an address without a port, e.g. 127.0.0.1, ::1 or 0.0.0.0"
+            raise SettingError("listen", f"not an address: {self.listen[:80]!r}", hint)
+        return structs.replace(self, listen=str(found or host))
 
     def shared(self) -> BrokerAddress | None:
         """Return the address of a shared broker, or None for a private one; see `address`."""
@@ -289,16 +292,6 @@ def options_of(kind: type[NodeConfig]) -> list[Declared]:
     """Return the options of a role: its own first, then those that all roles have."""
     own = [one for one in declared(kind) if one.keys[0] not in NodeConfig.__struct_fields__]
     return [*own, *declared(NodeConfig)]
-
-
-def _listen_host(listen: str) -> str:
-    """Return the address to listen on; IPv6 may come in brackets, as in a URL."""
-    host = listen[1:-1] if listen.startswith("[") and listen.endswith("]") else listen
-    try:
-        return host if host == "localhost" else str(ipaddress.ip_address(host))
-    except ValueError as error:
-        hint = "write an address without a port, e.g. 127.0.0.1, ::1 or 0.0.0.0"
-        raise SettingError("listen", f"not an address: {listen[:80]!r}", hint) from error
 
 
 def with_password(
@@ -314,20 +307,18 @@ def with_password(
     """
     if not address.user or address.password is not None:
         return address
-    if file is None:
-        password = environment.get(PASSWORD_VARIABLE)
-        if password is None:
-            hint = f"name a password_file, set {PASSWORD_VARIABLE}, or write USER:PASSWORD@HOST"
-            raise SettingError(key, f"names a user at {address} but no password", hint)
-        return replace(address, password=password)
-    try:
-        password = text_of(Path(file).expanduser().read_bytes()).rstrip("\r\n")
-    except (OSError, UnicodeError) as error:
-        raise SettingError(
-            "password_file", f"{file} cannot be read", "give a file that contains only the password"
-        ) from error
-    if not password:
-        raise SettingError("password_file", f"{file} is empty", "write the password into it")
+    password = environment.get(PASSWORD_VARIABLE)
+    if file is not None:
+        hint = "give a file that contains only the password"
+        try:
+            password = text_of(Path(file).expanduser().read_bytes()).rstrip("\r\n")
+        except (OSError, UnicodeError) as error:
+            raise SettingError("password_file", f"{file} cannot be read", hint) from error
+        if not password:
+            raise SettingError("password_file", f"{file} is empty", hint)
+    if password is None:
+        hint = f"name a password_file, set {PASSWORD_VARIABLE}, or write USER:PASSWORD@HOST"
+        raise SettingError(key, f"names a user at {address} but no password", hint)
     return replace(address, password=password)
 
 
@@ -363,11 +354,10 @@ def read_settings(text: str) -> dict[str, object]:
         name = f"{text} "
         try:
             text = text_of(Path(text).read_bytes())
-        except OSError as error:
-            problem = f"cannot read {name}({error.strerror})"
+        except (OSError, UnicodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            problem = f"cannot read {name}({why})"
             raise SettingError("config", problem, "give JSON or a file") from error
-        except UnicodeError as error:
-            raise SettingError("config", f"{name}is no text", "give JSON or a file") from error
     try:
         if text.lstrip().startswith("{"):
             return msgspec.json.decode(text, type=dict[str, object])
