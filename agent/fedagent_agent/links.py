@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.effects import Connect, Send, TakeRevocations
-from fedagent_node.errors import LinkError, NotEnrolledError
+from fedagent_node.errors import LinkError
 from fedagent_node.link import Link
 from fedagent_node.shell import Shell
 from fedagent_protocol import topics
@@ -112,7 +112,7 @@ class BrokerLinks:
         try:
             await self.add(address, typed=False)
         except LinkError as error:
-            if self.joining and isinstance(error, NotEnrolledError):
+            if self.joining and address.scheme == "mqtts":
                 return
             if str(address) not in self._refused:
                 self._refused.add(str(address))

@@ -35,15 +35,6 @@ class PeerRefusedError(LinkError):
     problem: str
 
 
-class NotEnrolledError(LinkError):
-    """Raised where certificates of the site are needed by who has not joined it."""
-
-    template = "{address} requires a certificate of the site, and none is installed here"
-    hint = "join the site first: `fedagent devices invite NAME` at the coordinator, then --join"
-
-    address: str
-
-
 class CredentialsError(LinkError):
     """Raised when a role's identity or certificates, or an authority's, are damaged."""
 
@@ -156,9 +147,9 @@ _CLOCKS = "set the clocks of both machines (timedatectl set-ntp true)"
 _VERIFY = {
     9: ("not_yet_valid", "it is not valid yet", _CLOCKS),
     10: ("expired", "it has expired", f"on that machine {_RENEWS}"),
-    18: ("wrong_ca", "this site's authority did not issue it", _OTHER_SITE),
-    19: ("wrong_ca", "this site's authority did not issue it", _OTHER_SITE),
-    20: ("wrong_ca", "this site's authority did not issue it", _OTHER_SITE),
+    **dict.fromkeys(
+        (18, 19, 20), ("wrong_ca", "this site's authority did not issue it", _OTHER_SITE)
+    ),
     23: ("revoked", "it was revoked", _ASK),
     26: (
         "wrong_role",

@@ -33,7 +33,7 @@ from .data_dir import STARTS_FILE, Identity, count_start, hold_data_dir, keep_nu
 from .driver import Core, Driver, Jobs, Store
 from .effects import Connect, Emit, Input, LinkDown, LinkUp, Revoked, Send, TakenOver, Warn
 from .envelope import Gate
-from .errors import COVER, NotEnrolledError, SettingError
+from .errors import COVER, SettingError
 from .jobs import JobQueue
 from .link import Arrival, Link
 from .network import Cover, refusal
@@ -364,12 +364,13 @@ class Shell:
         one of the ids, where there are any.
 
         Raises:
-            SettingError, NotEnrolledError: What the address asks for is not there.
+            SettingError: What the address asks for is not there.
         """
         tls: Cover | None = self.tls
         if tls is None and address.scheme == "mqtts":
             if self.membership is None:
-                raise NotEnrolledError(str(address))
+                problem = f"{address} requires a certificate of the site, and there is none here"
+                raise SettingError("join", problem, COVER)
             tls = self.membership.towards(whose, "broker", ids=ids, elsewhere=self._reached)
         link = Link(
             address,
