@@ -19,15 +19,14 @@ from fedagent_node.shell import WARNINGS_PER_S, Shell
 
 ROLE = """
 import resource, sys
-from collections import Counter
 from types import SimpleNamespace
-from fedagent_node.broker.embedded import Admission
+from fedagent_node.broker.embedded import most_connections
 from fedagent_node.process import start
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 config = SimpleNamespace(log_format="text", log_level="info")
 def run(config):
-    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], Admission(Counter()).most)
+    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], most_connections())
     return 0
 sys.argv[1:] = []
 start("edge", lambda text: config, run, ())

@@ -13,7 +13,7 @@ import resource
 import socket
 import sys
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import msgspec
 
@@ -49,70 +49,12 @@ class Order(msgspec.Struct, frozen=True):
     revoked: frozenset[str] | None = None
 
 
-class Admission:
-    """Counts connections, those that have yet to say who they are apart."""
-
-    def __init__(self, counters: Counter[str]) -> None:
-        self.counters = counters
-        self.connections = 0
-        self.entering: Counter[str] = Counter()
-        self.most, soft = MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if soft != resource.RLIM_INFINITY:
-            # Where descriptors are very few, half of them are for connections.
-            self.most = min(self.most, max(soft - OTHER_DESCRIPTORS, soft // 2))
-
-    def enter(self, peer: str) -> "Entry | None":
-        """Return the way in of one more from this address; None without room."""
-        if (
-            self.connections >= self.most
-            or self.entering.total() >= MAX_ENTERING
-            or self.entering[peer] >= MAX_ENTERING_OF_ONE
-        ):
-            self.counters["refused_connects"] += 1
-            return None
-        self.connections += 1
-        self.entering[peer] += 1
-        return Entry(self, peer)
-
-
-class Entry:
-    """One connection's way in."""
-
-    def __init__(self, admission: Admission, peer: str) -> None:
-        self._admission = admission
-        self.peer = peer
-        self._transport: asyncio.WriteTransport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self.settled = False
-
-    def watch(self, transport: asyncio.WriteTransport) -> None:
-        """Close the connection if it is no session in time."""
-
-        def late() -> None:
-            self._admission.counters["silent_connects"] += 1
-            transport.abort()
-
-        self._transport = transport
-        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, late)
-
-    def settle(self) -> None:
-        """Note that it was answered: it is a session."""
-        if self.settled:
-            return
-        self.settled = True
-        entering = self._admission.entering
-        entering[self.peer] -= 1
-        if entering[self.peer] <= 0:
-            del entering[self.peer]
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def leave(self) -> None:
-        """Note its end."""
-        self.settle()
-        self._admission.connections -= 1
-        if self._transport is not None:
-            self._transport.abort()
+def most_connections() -> int:
+    """Return how many connections this process may have; of few descriptors half are for them."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, max(soft - OTHER_DESCRIPTORS, soft // 2))
 
 
 class _Front:
@@ -124,7 +66,8 @@ class _Front:
         self._counters: Counter[str] = Counter()
         self._broker = SessionBroker(spec, self._counters, tell)
         self._context = spec.tls.server_context() if spec.tls else None
-        self._admission = Admission(self._counters)
+        self._connections, self._most = 0, most_connections()
+        self._entering: Counter[str] = Counter()  # those of an address that are no session yet
 
     async def serve(self, orders: "asyncio.Queue[bytes]") -> None:
         """Run the broker until cancelled; `OSError` if the address cannot be bound."""
@@ -171,31 +114,42 @@ class _Front:
                 self._counters["refused_connects"] += 1
                 await asyncio.sleep(0.1)
                 continue
-            entry = self._admission.enter(str(address[0]))
-            if entry is not None:
-                group.create_task(self._serve(sock, entry))
-            else:
+            peer = str(address[0])
+            if (
+                self._connections >= self._most
+                or self._entering.total() >= MAX_ENTERING
+                or self._entering[peer] >= MAX_ENTERING_OF_ONE
+            ):
+                self._counters["refused_connects"] += 1
                 sock.close()
+                continue
+            self._connections += 1
+            self._entering[peer] += 1
+            group.create_task(self._serve(sock, peer))
 
-    async def _serve(self, sock: socket.socket, entry: Entry) -> None:
+    async def _serve(self, sock: socket.socket, peer: str) -> None:
+        loop, entering = asyncio.get_running_loop(), ExitStack()  # it ends once, with an answer
+        entering.callback(self._settle, peer)
+        transport: asyncio.WriteTransport | None = None
+        writer: Writer | None = None
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            loop = asyncio.get_running_loop()
             reader = asyncio.StreamReader(limit=STREAM_BYTES)
             protocol = asyncio.StreamReaderProtocol(reader)
             patience = PATIENCE_S if self._context is not None else None
             transport, _ = await loop.connect_accepted_socket(
                 lambda: protocol, sock, ssl=self._context, ssl_handshake_timeout=patience
             )
-            entry.watch(transport)
-            writer = Writer(asyncio.StreamWriter(transport, protocol, reader, loop), entry.settle)
+            entering.callback(loop.call_later(PATIENCE_S, self._too_late, transport).cancel)
+            stream = asyncio.StreamWriter(transport, protocol, reader, loop)
+            writer = Writer(stream, entering.close)
             source = LimitedReader(
                 *(reader, writer, self._spec.max_packet_bytes, self._counters),
-                trusted=self._is_owner(writer.name, entry.peer),
+                trusted=self._is_owner(writer.name, peer),
             )
             await self._broker.external_connected(source, writer, LISTENER)
         except OSError as exc:  # of TLS as well
-            self._counters["refused_connects"] += not entry.settled
+            self._counters["refused_connects"] += writer is None or not writer.answered
             _log.debug("a client disconnected: %s", exc)
         except Exception:  # noqa: BLE001 - one client's trouble is not the others'
             self._counters["client_errors"] += 1
@@ -204,8 +158,20 @@ class _Front:
                     "a client could not be served; further errors of this kind are only counted"
                 )
         finally:
-            entry.leave()
+            entering.close()
+            self._connections -= 1
+            if transport is not None:
+                transport.abort()
             sock.close()
+
+    def _settle(self, peer: str) -> None:
+        self._entering[peer] -= 1
+        if not self._entering[peer]:
+            del self._entering[peer]
+
+    def _too_late(self, transport: asyncio.WriteTransport) -> None:
+        self._counters["silent_connects"] += 1
+        transport.abort()
 
     def _is_owner(self, name: str, peer: str) -> bool:
         """Return whether a client is the broker's owner; without certificates, from its machine."""

@@ -88,6 +88,7 @@ class Writer(StreamWriterAdapter):  # type: ignore[misc]  # as above
     def __init__(self, writer: asyncio.StreamWriter, settle: Callable[[], None]) -> None:
         super().__init__(writer)
         self.transport = writer.transport
+        self.answered = False
         self._settle = settle
         tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
         subject = (tls.getpeercert() or {}).get("subject", ()) if tls is not None else ()
@@ -96,7 +97,9 @@ class Writer(StreamWriterAdapter):  # type: ignore[misc]  # as above
 
     def write(self, data: bytes) -> None:
         """Write without waiting: who is answered is a session."""
-        self._settle()
+        if not self.answered:
+            self.answered = True
+            self._settle()
         super().write(data)
 
 
