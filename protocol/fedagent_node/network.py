@@ -370,6 +370,14 @@ class Listener:
             writer.close()
 
 
+async def cancelled(*work: "asyncio.Future[Any] | None") -> None:
+    """Cancel what is there, and wait until it has ended."""
+    there = [one for one in work if one is not None]
+    for one in there:
+        one.cancel()
+    await asyncio.gather(*there, return_exceptions=True)
+
+
 async def in_step(every_s: float) -> None:
     """Sleep to the next multiple of a period on the monotonic clock.
 

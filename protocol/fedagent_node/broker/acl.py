@@ -8,7 +8,7 @@ and coordinator by name, reads what is sent up to it and writes down. The rest i
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 import msgspec
 
@@ -123,15 +123,6 @@ class BrokerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def access(self) -> AccessList | None:
         """Who may do what; None is everybody everything."""
         return AccessList(self.site, (self.owner,), self.revoked) if self.certified else None
-
-    def to_json(self) -> str:
-        """Return it for another process."""
-        return msgspec.json.encode(self, enc_hook=str).decode()
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Return what `to_json` gave."""
-        return msgspec.json.decode(text, type=cls, dec_hook=lambda kind, value: kind(value))
 
 
 def split_name(name: str) -> tuple[str, str]:

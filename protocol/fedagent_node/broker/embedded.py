@@ -183,7 +183,7 @@ def main(text: str) -> None:
     """Run the broker of a `BrokerSpec`."""
     for noisy in ("amqtt", "transitions"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
-    spec = BrokerSpec.from_json(text)
+    spec = msgspec.json.decode(text, type=BrokerSpec, dec_hook=lambda kind, value: kind(value))
     announce(os.getpid())
     tell = Teller()
     try:

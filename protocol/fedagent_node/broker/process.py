@@ -22,6 +22,7 @@ from fedagent_node.errors import COVER, LinkError, SettingError
 from fedagent_node.network import (
     Backoff,
     bindable,
+    cancelled,
     free_port,
     lan_addresses,
     listen_hint,
@@ -125,10 +126,7 @@ class Broker:
 
     async def stop(self) -> None:
         """End the broker and wait until it is gone. Idempotent."""
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
-            self._watcher = None
+        await cancelled(self._watcher)
         await self._end()
 
     async def reload(self, revoked: frozenset[str] = frozenset()) -> None:
@@ -260,9 +258,7 @@ class Broker:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
+        await cancelled(self._listener)
 
     def _arguments(self) -> list[str]:
         """Return the module that runs the broker, and what it is given."""
@@ -274,7 +270,7 @@ class Broker:
         self.spec.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Without the revoked: the kernel bounds the length of arguments.
         given = structs.replace(self.spec, port=self._port, revoked=frozenset())
-        return ["fedagent_node.broker.embedded", given.to_json()]
+        return ["fedagent_node.broker.embedded", msgspec.json.encode(given, enc_hook=str).decode()]
 
 
 def choose_kind(kind: str) -> Kind:

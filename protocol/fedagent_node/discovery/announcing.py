@@ -14,6 +14,7 @@ from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from fedagent_node.address import is_loopback, is_wildcard
 from fedagent_node.network import (
+    cancelled,
     in_step,
     is_own,
     lan_addresses,
@@ -106,7 +107,7 @@ class Discovery:
 
     async def stop(self) -> None:
         """Withdraw and close, in a while at most. Idempotent."""
-        await _cancelled(self._following)
+        await cancelled(self._following)
         for watch in self._watches:
             await watch.end()
         self._watches.clear()
@@ -147,7 +148,7 @@ class Discovery:
             server=f"fedagent-{advert.id}.local.",
             parsed_addresses=list(where.hosts or announced_on),
         )
-        await _cancelled(self._announcing)
+        await cancelled(self._announcing)
         if known:
             announced = await self._announcer.async_update_service(info)
         else:
@@ -159,7 +160,7 @@ class Discovery:
         self._announcing = asyncio.ensure_future(announced)
 
     async def _withdraw(self) -> None:
-        await _cancelled(self._announcing)
+        await cancelled(self._announcing)
         announcer, self._announcer, self._announced_on = self._announcer, None, ()
         if announcer is not None:
             await announcer.async_close()
@@ -224,12 +225,6 @@ def _hidden(listen: str, *, beyond: bool) -> str:
         f"listens on {listen}, which is no longer an address of this machine: no peer can reach "
         "it; restore the address, or start again with --listen 0.0.0.0"
     )
-
-
-async def _cancelled(work: "asyncio.Future[Any] | None") -> None:
-    if work is not None:
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
 
 
 async def _opened(addresses: list[str]) -> AsyncZeroconf | None:

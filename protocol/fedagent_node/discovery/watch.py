@@ -20,7 +20,7 @@ from zeroconf import (  # type: ignore[attr-defined]  # not all in its __all__
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo
 
 from fedagent_node.errors import is_strangers
-from fedagent_node.network import by_nearness
+from fedagent_node.network import by_nearness, cancelled
 
 from .advert import MAX_TXT_BYTES, Advert, Role, advert_from, service_type
 
@@ -109,12 +109,10 @@ class Watch:
             await browser.async_cancel()
         if self._quiet is not None:
             self._quiet.cancel()
-        tasks = [one.task for one in self._names.values() if one.task is not None]
+        tasks = [one.task for one in self._names.values()]
         for one in self._names.values():
             one.task, one.wanted = None, False  # until it is named again
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
 
     def changed(
         self,

@@ -1,5 +1,6 @@
 """What a role holds of its site: its certificate and key, the authority, and who was revoked."""
 
+import functools
 import logging
 import ssl
 import time
@@ -165,7 +166,4 @@ def members_of(data_dir: Path) -> Callable[[str, MemberKeys], bool]:
     except CredentialsError as error:
         _log.warning("certificates of masked rounds are left to the devices: %s", error)
         held = None
-    if held is None:
-        return lambda _agent, _keys: True
-    site = held
-    return lambda agent, keys: is_of_site(site, agent, keys)
+    return functools.partial(is_of_site, held) if held is not None else lambda _agent, _keys: True

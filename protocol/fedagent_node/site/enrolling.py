@@ -16,7 +16,7 @@ from fedagent_node.data_dir import Identity
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.effects import Emit
 from fedagent_node.errors import JoinError, connect_reason
-from fedagent_node.network import Backoff
+from fedagent_node.network import Backoff, cancelled
 from fedagent_node.settings import NodeConfig
 from fedagent_node.shell import Shell
 from fedagent_node.site import FOLDER
@@ -219,9 +219,7 @@ async def join_first(
             joining.result()
     finally:
         quiet.cancel()
-        for task in (joining, stopping):
-            task.cancel()
-        await asyncio.gather(joining, stopping, return_exceptions=True)
+        await cancelled(joining, stopping)
         if discovery is not None:
             await discovery.stop()
 
