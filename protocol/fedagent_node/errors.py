@@ -86,17 +86,11 @@ _JOIN_HINTS: dict[str, tuple[str, str]] = {
     "closed": ("the coordinator accepts no devices at the moment", "try again later"),
     "forgotten": (
         "the site no longer knows this key",
-        (
-            "if the coordinator was restored from a backup, delete the folder `site` here and join "
-            "again"
-        ),
+        "after a restore of the coordinator, delete the folder `site` here and join again",
     ),
     "other_authority": (
         "the join service is not that of the invitation's site",
-        (
-            "another machine may be intercepting the join, or the site was created again: ask for "
-            "a new invitation"
-        ),
+        "another machine may be in between, or the site was founded again: ask for an invitation",
     ),
 }
 

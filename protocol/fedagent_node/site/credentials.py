@@ -7,11 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 from cryptography.hazmat.primitives import serialization
-from msgspec import Meta
 
 from fedagent_node.data_dir import Identity, write_private
 from fedagent_node.errors import CredentialsError
@@ -22,6 +20,7 @@ from fedagent_node.site.certificates import (
     CertificateError,
     RevocationList,
 )
+from fedagent_node.site.joining import Name, Places, Port
 from fedagent_node.site.reading import read_certificate, read_crl
 from fedagent_protocol.ed25519 import private_key
 from fedagent_protocol.messages import MemberKeys
@@ -29,7 +28,6 @@ from fedagent_protocol.messages import MemberKeys
 CA_FILE, KEY_FILE, CRL_FILE = "ca.pem", "key.pem", "crl.pem"
 _log = logging.getLogger(__name__)
 JOINED_FILE = "joined.json"
-MAX_PLACES = 16
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,11 +37,11 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     was ahead of the coordinator's at the last answer.
     """
 
-    site: Annotated[str, Meta(max_length=64)]
-    fingerprint: Annotated[str, Meta(max_length=64)]
-    services: Annotated[tuple[str, ...], Meta(max_length=MAX_PLACES)] = ()
-    broker_port: Annotated[int, Meta(ge=0, lt=65536)] = 0
-    name: Annotated[str, Meta(max_length=64)] = ""
+    site: Name
+    fingerprint: Name
+    services: Places = ()
+    broker_port: Port = 0
+    name: Name = ""
     ahead_s: float = 0.0
 
 

@@ -56,6 +56,7 @@ LATER = frozenset({"too_many_pending", "closed", "unreachable"})
 Name = Annotated[str, Meta(max_length=64)]
 Place = Annotated[str, Meta(max_length=120)]
 Places = Annotated[tuple[Place, ...], Meta(max_length=MAX_PLACES)]
+Port = Annotated[int, Meta(ge=0, lt=65536)]
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
@@ -93,7 +94,7 @@ class JoinAnswer(Struct, frozen=True, kw_only=True):
     certificate: Annotated[bytes, Meta(max_length=MAX_DER_BYTES)] = b""
     name: Name = ""
     services: Places = ()
-    broker_port: Annotated[int, Meta(ge=0, lt=65536)] = 0
+    broker_port: Port = 0
     crl: Annotated[bytes, Meta(max_length=MAX_CRL_BYTES)] = b""
     now_s: float = 0.0
 
