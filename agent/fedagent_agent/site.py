@@ -80,6 +80,9 @@ class Signatures:
     _me: Identity | None
     _site: str
 
+    def _claim(self, statement: Callable[[str], bytes]) -> bytes:
+        return b"" if self._me is None else claim_of(self._me, statement(self._me.id))
+
     def work(self, offer: UpdateOffer, edge: str) -> UpdateOffer:
         """Return an offer that says who made the update."""
         if (me := self._me) is None:
@@ -88,17 +91,13 @@ class Signatures:
 
     def terms(self, edge: str, report: ContextReport) -> bytes:
         """Return the signature of the terms in a report."""
-        me, seq, price, available = self._me, report.seq, report.price, report.available
-        if me is None:
-            return b""
-        return claim_of(me, terms(edge, me.id, seq=seq, price=price, available=available))
+        seq, price, available = report.seq, report.price, report.available
+        return self._claim(lambda me: terms(edge, me, seq=seq, price=price, available=available))
 
     def answer(self, call: OpinionCall, answer: Opinion | Volunteer, edge: str) -> bytes:
         """Return the signature of an opinion, or of that the device volunteers at an edge."""
-        me, number = self._me, call.round
-        if me is None:
-            return b""
-        asked = Asked(site=self._site, run=call.run, round=number, task=call.task, model=call.model)
+        site, number = self._site, call.round
+        asked = Asked(site=site, run=call.run, round=number, task=call.task, model=call.model)
         if isinstance(answer, Opinion):
-            return claim_of(me, asked.opinion(me.id, answer))
-        return claim_of(me, asked.volunteer(me.id, edge))
+            return self._claim(lambda me: asked.opinion(me, answer))
+        return self._claim(lambda me: asked.volunteer(me, edge))
