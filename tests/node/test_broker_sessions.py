@@ -55,6 +55,7 @@ async def test_a_revoked_identity_is_cut_and_stays_out_and_nobody_else_notices(
     kind: str, tmp_path: Path, home: Members
 ) -> None:
     async with hall(kind, tmp_path, home) as (b, own, out, stays, edge, gone, other):
+        assert own.link.certified
         home.revoke("edge", gone)
         await b.reload()
         await b.cut([ident(gone)])

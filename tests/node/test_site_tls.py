@@ -14,7 +14,7 @@ from fedagent_node.errors import JoinError, LinkError, SettingError
 from fedagent_node.network import Cover
 from fedagent_node.site.certificates import RevocationList
 from fedagent_node.site.membership import Membership
-from tests.fakes.links import Peer, broker, eventually, peer
+from tests.fakes.links import Peer, broker, eventually
 from tests.fakes.site import Members, ident
 
 DAY_S = 86_400.0
@@ -24,20 +24,6 @@ ADDRESS = BrokerAddress("127.0.0.1", 1, "mqtts")
 @pytest.fixture(scope="module")
 def edge(home: Members) -> Membership:
     return home.member("edge", "edge")
-
-
-async def test_members_of_a_site_are_let_in(
-    kind: str, tmp_path: Path, home: Members, edge: Membership
-) -> None:
-    cover = home.member("agent", "agent").towards("edge", ids=lambda: [ident(edge)])
-    async with (
-        broker(kind, tmp_path, tls=edge.files) as b,
-        peer(b.address, "one", tls=cover) as one,
-    ):
-        assert one.link.certified
-        await one.link.subscribe("t")
-        assert one.link.publish("t", bytes(1000))
-        await one.until(lambda: bool(one.heard))
 
 
 async def test_certificates_and_scheme_must_agree(tmp_path: Path, edge: Membership) -> None:
