@@ -132,7 +132,8 @@ class Watch:
             one = self._names[name] = _Name(name)
             if len(self._names) > MAX_REMEMBERED:
                 idle = (other for other in self._names.values() if other.task is None)
-                del self._names[min(idle, key=lambda other: other.advert is not None).name]
+                least = min(idle, key=lambda other: (other.advert is not None, other.wanted))
+                del self._names[least.name]
         one.wanted = True
         one.again.set()
         self._let_in()
