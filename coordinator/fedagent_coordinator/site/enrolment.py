@@ -131,13 +131,9 @@ class Enrolment:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
             yield
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
 
     def _one(self, query: str, *values: object) -> tuple[Any, ...]:  # columns of our own
         row: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
