@@ -197,7 +197,6 @@ class Identity(Struct, frozen=True):
         return _private_key(self.private_bytes).sign(data)
 
     def __repr__(self) -> str:
-        """Return who it is, without the key."""
         return f"Identity({self.id})"
 
 

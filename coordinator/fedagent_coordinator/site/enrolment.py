@@ -122,11 +122,9 @@ class Enrolment:
         self._connection.close()
 
     def __enter__(self) -> Self:
-        """Return it."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
     @contextmanager
