@@ -139,7 +139,11 @@ class Joiner:
                         refusals.append(answer)
             if self._applicant.secret and len(refusals) == len(self._places) > 0:
                 raise refusals[0]
-            await self._pause(POLL_S if self._waits else backoff.next())
+            pause_s = POLL_S if self._waits else backoff.next()
+            self._news.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s if self._places else None):
+                    await self._news.wait()
 
     async def _show(self, ca_der: bytes) -> None:
         code = await asyncio.to_thread(code_of, ca_der, self._applicant.identity.public_bytes)
@@ -176,14 +180,6 @@ class Joiner:
         self._said[text] = now
         _log.warning("%s: %s", self._shell.id, text)
         return True
-
-    async def _pause(self, seconds: float) -> None:
-        self._news.clear()
-        try:
-            async with asyncio.timeout(seconds if self._places else None):
-                await self._news.wait()
-        except TimeoutError:
-            return
 
 
 async def join_first(
