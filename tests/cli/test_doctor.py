@@ -19,13 +19,11 @@ from fedagent_cli.doctor.membership import membership
 from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.errors import JoinError
-from fedagent_node.site.certificates import fingerprint
-from fedagent_node.site.credentials import Joined, store_credentials
 from fedagent_node.site.enrolling import Waiting, ask
 from tests.coordinator.test_join_service import serving
 from tests.documents.machines import Space, why_not
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
-from tests.fakes.site import Members
+from tests.fakes.site import Members, joined_at
 
 ADVERT = Advert("coordinator", "aa", "default", BrokerAddress("10.0.0.1", 1), 1)
 
@@ -83,11 +81,8 @@ def test_the_doctor_asks_what_each_role_is_to_its_site(tmp_path: Path) -> None:
             device = made.invited("agent")
             admitted = await ask(made.place, device)
             assert not isinstance(admitted, Waiting)
-            mark = fingerprint(admitted.ca_der)
-            joined = Joined(site="hall", fingerprint=mark, services=(made.place,), name="agent")
-            store_credentials(
-                tmp_path / "agent", device.identity, admitted.certificate, admitted.ca_der, joined
-            )
+            own = admitted.certificate
+            joined_at(tmp_path / "agent", device.identity, own, admitted.ca_der, made.place)
             found = await look()
             assert found.level is Level.OK
             assert "confirmed by" in found.text

@@ -19,7 +19,6 @@ from fedagent_node.effects import Input, Revoked
 from fedagent_node.envelope import EnvelopeError, Refusal
 from fedagent_node.site.authority import Authority
 from fedagent_node.site.certificates import RevocationList
-from fedagent_node.site.credentials import Joined, store_credentials
 from fedagent_node.site.membership import Membership
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
@@ -28,6 +27,7 @@ from tests.fakes.coordinator_site import Site as Running
 from tests.fakes.coordinator_site import recipe, toy_edges
 from tests.fakes.links import eventually
 from tests.fakes.lost_site import Lost
+from tests.fakes.site import joined_at
 
 if TYPE_CHECKING:
     from fedagent_node.shell import Shell
@@ -74,8 +74,7 @@ def device(lost: Lost, name: str = "porch") -> Process:
     """Return a member with its files."""
     lost.certify(name, at=time.time())
     folder, ca = lost.folder.parent / name, lost.site().authority.der
-    joined = Joined(site="home", fingerprint="0" * 64)
-    store_credentials(folder, load_or_create(folder), lost.held[name], ca, joined)
+    joined_at(folder, load_or_create(folder), lost.held[name], ca)
     return Process(folder)
 
 

@@ -5,11 +5,20 @@ from typing import Self
 
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.site.standing import open_site
-from fedagent_node.data_dir import load_or_create
+from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_node.site.authority import Authority
-from fedagent_node.site.certificates import Role, fingerprint
+from fedagent_node.site.certificates import Certificate, Role, fingerprint
 from fedagent_node.site.credentials import Joined, store_credentials, store_crl
 from fedagent_node.site.membership import Membership
+
+
+def joined_at(
+    folder: Path, who: Identity, made: Certificate, ca_der: bytes, *services: str, name: str = ""
+) -> None:
+    """Leave in a directory what joining leaves there."""
+    mark = fingerprint(ca_der)
+    joined = Joined(site=made.site, fingerprint=mark, services=services, name=name)
+    store_credentials(folder, who, made, ca_der, joined)
 
 
 def ident(member: Membership) -> str:
@@ -47,9 +56,7 @@ class Members:
         folder = self.folder / name
         identity = load_or_create(folder)
         made = self.authority.issue(identity.public_bytes, role, days, now=now)
-        ca = self.authority.der
-        joined = Joined(site=self.site, fingerprint=fingerprint(ca))
-        store_credentials(folder, identity, made, ca, joined)
+        joined_at(folder, identity, made, self.authority.der)
         self.revoke(name)
         if self.home is not None:
             with Enrolment(self.home) as enrolment:

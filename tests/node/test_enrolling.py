@@ -11,19 +11,12 @@ import pytest
 from fedagent_node.envelope import EnvelopeError
 from fedagent_node.errors import JoinError
 from fedagent_node.site import credentials, enrolling, membership
-from fedagent_node.site.certificates import fingerprint
-from fedagent_node.site.credentials import (
-    Credentials,
-    Joined,
-    load_credentials,
-    read_joined,
-    store_credentials,
-    store_crl,
-)
+from fedagent_node.site.credentials import Credentials, load_credentials, read_joined, store_crl
 from fedagent_node.site.enrolling import Admitted, ask, renew
 from fedagent_node.site.membership import Membership
 from fedagent_node.site.reading import read_certificate, read_crl
 from tests.coordinator.test_join_service import Field, serving
+from tests.fakes.site import joined_at
 
 
 async def member(made: Field, *, days: float = 30.0) -> Path:
@@ -32,10 +25,8 @@ async def member(made: Field, *, days: float = 30.0) -> Path:
     found = await ask(made.place, device)
     assert isinstance(found, Admitted)
     folder = made.folder / "kitchen"
-    mark = fingerprint(found.ca_der)
-    told = Joined(site="hall", fingerprint=mark, services=(made.place,), name="kitchen")
     own = made.home.authority.issue(device.identity.public_bytes, "agent", days, now=made.now)
-    store_credentials(folder, device.identity, own, found.ca_der, told)
+    joined_at(folder, device.identity, own, found.ca_der, made.place, name="kitchen")
     return folder
 
 

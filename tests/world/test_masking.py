@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.effects import Send
 from fedagent_node.site.authority import Authority
-from fedagent_node.site.credentials import Joined, store_credentials
 from fedagent_protocol.signed import WorkClaim, claim_of
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_task.models import create
+from tests.fakes.site import joined_at
 
 from . import Played, World, m
 from .invariants import flat
@@ -210,13 +210,12 @@ def test_keys_that_are_not_signed_are_in_no_masks(world: Make) -> None:
 
 
 def enrol(here: World, authority: Authority, *names: str) -> None:
-    joined = Joined(site="hall", fingerprint="0" * 64)
     for name in names:
         (folder := here.here.nodes[name].directory).mkdir(parents=True, exist_ok=True)
         agent = here.here.agents.get(name)
         me = load_or_create(folder) if agent is None else agent.identity
         own = authority.issue(me.public_bytes, "edge" if agent is None else "agent")
-        store_credentials(folder, me, own, authority.der, joined)
+        joined_at(folder, me, own, authority.der)
 
 
 def test_an_edge_of_a_site_lets_members_alone_into_the_masks(world: Make) -> None:
