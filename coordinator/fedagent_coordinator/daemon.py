@@ -19,7 +19,7 @@ from fedagent_coordinator.site.standing import (
 )
 from fedagent_coordinator.store import RunStore
 from fedagent_node.address import BrokerAddress
-from fedagent_node.discovery.advert import Advert, in_words
+from fedagent_node.discovery.advert import Advert
 from fedagent_node.effects import EVERYBODY, Emit, Send
 from fedagent_node.process import boot_id
 from fedagent_node.shell import Shell
@@ -192,7 +192,8 @@ class Daemon:
         discovery.browse("coordinator", self._see_others)
 
     def _see_others(self, adverts: frozenset[Advert]) -> None:
-        others = in_words(advert for advert in adverts if advert.id != self._shell.id)
+        there = (one for one in adverts if one.id != self._shell.id)
+        others = tuple(sorted(f"{one.id} at {one.address}" for one in there))
         if others == self._others:
             return
         self._others = others

@@ -27,8 +27,10 @@ from typing import TypeVar
 from fedagent_protocol.errors import FedagentError
 
 from .network import in_step
-from .settings import LogFormat, NodeConfig, SettingError
+from .settings import NodeConfig, SettingError
 
+DESCRIPTORS = 65_536
+"""Open files and connections that a role may have: a shell's usual 1024 are fewer than a field."""
 TEXT = "%(asctime)s %(levelname)s %(message)s"
 BEAT_S = 20.0
 """A third of what systemd allows a role (`WatchdogSec`)."""
@@ -44,7 +46,10 @@ def start(
     role: str, load: Callable[[str | None], C], run: Callable[[C], int], codes: ExitCodes
 ) -> int:
     """Run the role that the command line describes; return the exit code."""
-    raise_descriptors()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     parser = argparse.ArgumentParser(prog=f"fedagent_{role}")
     parser.add_argument("--config", help="a JSON object, or a TOML or JSON file")
     try:
@@ -52,7 +57,8 @@ def start(
     except SettingError as error:
         return end(role, error, codes, as_json=False)
     handler = logging.StreamHandler()
-    handler.setFormatter(formatter(config.log_format))
+    as_json = config.log_format == "json"
+    handler.setFormatter(JsonLines() if as_json else logging.Formatter(TEXT))
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
     return run(config)
 
@@ -91,11 +97,6 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line, separators=(",", ":"))
-
-
-def formatter(kind: LogFormat) -> logging.Formatter:
-    """Return what makes the lines: text for people, or JSON for what collects them."""
-    return JsonLines() if kind == "json" else logging.Formatter(TEXT)
 
 
 def end(role: str, error: BaseException, codes: ExitCodes, *, as_json: bool) -> int:
@@ -141,18 +142,6 @@ def stop_on_signals(stop: asyncio.Event, *, watch_parent: bool) -> None:
 def boot_id() -> str:
     """Return an id of this boot: the monotonic clock means nothing in another."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-DESCRIPTORS = 65_536
-"""Open files and connections that a role may have: a shell's usual 1024 are fewer than a field."""
-
-
-def raise_descriptors() -> None:
-    """Raise the soft limit on open files as far as the hard one allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def keep_collecting(every_s: float = 60.0) -> None:

@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -38,11 +38,6 @@ class Advert:
         """Return the same role at another place."""
         address = replace(self.address, host=host, port=port or self.address.port)
         return replace(self, address=address)
-
-
-def in_words(adverts: Iterable[Advert]) -> tuple[str, ...]:
-    """Return who is announced where, in an order that does not depend on theirs."""
-    return tuple(sorted(f"{advert.id} at {advert.address}" for advert in adverts))
 
 
 @dataclass(frozen=True, slots=True)
