@@ -128,6 +128,8 @@ class _Front:
             group.create_task(self._serve(sock, peer))
 
     async def _serve(self, sock: socket.socket, peer: str) -> None:
+        # The broker's owner is trusted; without certificates, who is on its machine.
+        spec, here = self._spec, is_loopback(peer) or peer == self._spec.listen
         loop, entering = asyncio.get_running_loop(), ExitStack()  # it ends once, with an answer
         entering.callback(self._settle, peer)
         transport: asyncio.WriteTransport | None = None
@@ -144,8 +146,8 @@ class _Front:
             stream = asyncio.StreamWriter(transport, protocol, reader, loop)
             writer = Writer(stream, entering.close)
             source = LimitedReader(
-                *(reader, writer, self._spec.max_packet_bytes, self._counters),
-                trusted=self._is_owner(writer.name, peer),
+                *(reader, writer, spec.max_packet_bytes, self._counters),
+                trusted=writer.name == spec.owner if spec.certified else here,
             )
             await self._broker.external_connected(source, writer, LISTENER)
         except OSError as exc:  # of TLS as well
@@ -172,11 +174,6 @@ class _Front:
     def _too_late(self, transport: asyncio.WriteTransport) -> None:
         self._counters["silent_connects"] += 1
         transport.abort()
-
-    def _is_owner(self, name: str, peer: str) -> bool:
-        """Return whether a client is the broker's owner; without certificates, from its machine."""
-        spec = self._spec
-        return name == spec.owner if spec.certified else is_loopback(peer) or peer == spec.listen
 
 
 def main(text: str) -> None:

@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedagent_node.data_dir import write_private
 from fedagent_node.errors import CredentialsError
 from fedagent_node.site.certificates import Certificate, CertificateError, Role, common_name
-from fedagent_node.site.reading import REVOKED_IDS, packed_ids, read_certificate, site_of
+from fedagent_node.site.reading import REVOKED_IDS, read_certificate, site_of
 from fedagent_protocol.signed import identity_of
 
 KEY_FILE = "authority.key"
@@ -132,6 +132,7 @@ class Authority:
         A newer list has a higher number.
         """
         begin = time.time() if now is None else now
+        packed = b"".join(map(bytes.fromhex, sorted(ids)))
         authority = x509.load_der_x509_certificate(self.der)
         builder = (
             x509.CertificateRevocationListBuilder()
@@ -142,7 +143,7 @@ class Authority:
             .add_extension(x509.CRLNumber(number), critical=False)
             # Not critical: OpenSSL goes by the serials.
             .add_extension(
-                x509.UnrecognizedExtension(x509.ObjectIdentifier(REVOKED_IDS), packed_ids(ids)),
+                x509.UnrecognizedExtension(x509.ObjectIdentifier(REVOKED_IDS), packed),
                 critical=False,
             )
             .add_extension(self._key_identifier(), critical=False)

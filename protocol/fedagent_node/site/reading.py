@@ -1,7 +1,6 @@
 """Reading certificates and lists of the revoked, with caution: they come from the network."""
 
 import warnings
-from collections.abc import Iterable
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -72,11 +71,6 @@ def read_crl(pem: bytes, ca_der: bytes) -> RevocationList:
         raise CertificateError(reason="malformed")
     ids = [packed[i : i + _ID_BYTES].hex() for i in range(0, len(packed), _ID_BYTES)]
     return RevocationList(number, frozenset(one.serial_number for one in found), frozenset(ids))
-
-
-def packed_ids(ids: Iterable[str]) -> bytes:
-    """Return ids as a revocation list holds them."""
-    return b"".join(map(bytes.fromhex, sorted(ids)))
 
 
 def site_of(ca_der: bytes) -> str:
