@@ -48,12 +48,7 @@ class Authority:
         key = Ed25519PrivateKey.generate()
         own = identity_of(key.public_key().public_bytes_raw())
         name = _name(site, f"fedagent {own[:12]}")
-        made = (
-            _builder(key.public_key(), name, name, *_ALWAYS)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(ca=True), critical=True)
-            .sign(key, None)
-        )
+        made = _builder(key.public_key(), name, name, *_ALWAYS, ca=True).sign(key, None)
         pem = key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
@@ -109,9 +104,7 @@ class Authority:
         early = min(_EARLY_S, (end - begin) / 10)
         issuer = x509.load_der_x509_certificate(self.der).subject
         made = (
-            _builder(key, subject, issuer, begin - early, end)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(ca=False), critical=True)
+            _builder(key, subject, issuer, begin - early, end, ca=False)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
             .add_extension(self._key_identifier(), critical=False)
             .sign(self._key, None)
@@ -165,22 +158,15 @@ def _name(site: str, common: str) -> x509.Name:
 
 
 def _builder(
-    key: Ed25519PublicKey, subject: x509.Name, issuer: x509.Name, begin: float, end: float
+    key: Ed25519PublicKey,
+    subject: x509.Name,
+    issuer: x509.Name,
+    begin: float,
+    end: float,
+    *,
+    ca: bool,
 ) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .public_key(key)
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(_moment(begin))
-        .not_valid_after(_moment(end))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-    )
-
-
-def _usage(*, ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+    usage = x509.KeyUsage(
         digital_signature=not ca,
         content_commitment=False,
         key_encipherment=False,
@@ -190,6 +176,19 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
         crl_sign=ca,
         encipher_only=False,
         decipher_only=False,
+    )
+    basic = x509.BasicConstraints(ca=ca, path_length=0 if ca else None)
+    return (
+        x509.CertificateBuilder()
+        .public_key(key)
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_moment(begin))
+        .not_valid_after(_moment(end))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(basic, critical=True)
+        .add_extension(usage, critical=True)
     )
 
 
