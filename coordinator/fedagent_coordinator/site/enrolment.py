@@ -274,7 +274,7 @@ class Enrolment:
                 return self._wait(request, ident, address, ca_der, now)
             if not state and self._count("members") >= MAX_MEMBERS:
                 return "too_many_pending"
-            self._keep(request, ("joined", name, "", address), now)
+            self._keep(request, "joined", name, "", address, now)
             return "grant"
 
     def _redeem(self, request: JoinRequest, ident: str, now: float) -> tuple[Refusal | None, str]:
@@ -315,11 +315,12 @@ class Enrolment:
                 return "too_many_pending"
             self._connection.execute("DELETE FROM members WHERE id = ?", (first,))
         code = code_of(ca_der, request.public)
-        self._keep(request, ("pending", request.name, code, address), now)
+        self._keep(request, "pending", request.name, code, address, now)
         return "wait"
 
-    def _keep(self, request: JoinRequest, what: tuple[State, str, str, str], now: float) -> None:
-        state, name, code, address = what
+    def _keep(
+        self, request: JoinRequest, state: State, name: str, code: str, address: str, now: float
+    ) -> None:
         self._connection.execute(
             "INSERT INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
             "SET role = excluded.role, name = excluded.name, "
