@@ -103,15 +103,6 @@ class Writer(StreamWriterAdapter):  # type: ignore[misc]  # as above
         super().write(data)
 
 
-class _Handler(BrokerProtocolHandler):  # type: ignore[misc]  # as above
-    """amqtt's handler of one session, which ends when nothing is heard for its keep-alive."""
-
-    def handle_read_timeout(self) -> None:
-        """Close the connection, which amqtt leaves to others."""
-        if isinstance(self.writer, Writer):
-            self.writer.transport.abort()
-
-
 class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
     """amqtt's broker, bounded.
 
@@ -150,7 +141,9 @@ class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
         self, reader: LimitedReader, writer: Writer, remote_address: str, remote_port: int
     ) -> tuple[BrokerProtocolHandler, Session]:
         """Read a CONNECT; whose session it was before is not known any more."""
-        handler, session = await _Handler.init_from_connect(reader, writer, self.plugins_manager)
+        started = BrokerProtocolHandler.init_from_connect(reader, writer, self.plugins_manager)
+        handler, session = await started
+        handler.handle_read_timeout = writer.transport.abort  # which amqtt leaves to others
         session.keep_alive = min(session.keep_alive or MAX_KEEPALIVE_S, MAX_KEEPALIVE_S) * 3 // 2
         session.clean_session, session.parent = True, 0
         name = writer.name if self._access is not None else ""
