@@ -29,7 +29,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.effects import HeldOutEvaluated
-from fedagent_coordinator.picture.status_files import Device, Known, Word
+from fedagent_coordinator.picture.status_files import Known, Word
 from fedagent_coordinator.picture.status_files import Page as Served
 from fedagent_coordinator.policies.base import RoundView
 from fedagent_task.recipe.text import parse_recipe
@@ -89,9 +89,8 @@ class Field:
             indices.edge(f"edge-{at}")
             indices.label_edge(f"edge-{at}", f"hall-{at}")
         word = Word(seen_ms=1, here=True, software="fedagent 0.1.0")
-        heard = {ident: Device(words={f"edge-{at % EDGES}": word}) for at, ident in enumerate(ids)}
-        known = Known(run=self.run, devices=heard)
-        known.write(folder)
+        heard = {f"edge-{at}": dict.fromkeys(ids[at::EDGES], word) for at in range(EDGES)}
+        Known(run=self.run, words=heard).write(folder)
         self.rng = np.random.default_rng(0)
         self.round = 0
 

@@ -12,7 +12,7 @@ from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.outcomes import SILENT
 from fedagent_coordinator.picture import alarms as module
 from fedagent_coordinator.picture.alarms import Alarm, alarms
-from fedagent_coordinator.picture.status_files import Device, Known, RunStatus, Word
+from fedagent_coordinator.picture.status_files import Known, RunStatus, Word
 from fedagent_coordinator.site.enrolment import Enrolment
 from tests.fakes.stored_runs import small_plan, small_result, small_view
 from tests.fakes.written_runs import RECIPE, begin, play, write_run
@@ -80,7 +80,7 @@ def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_device_that_says_why_it_does_not_take_part(tmp_path: Path) -> None:
     run = write_run(tmp_path, rounds=1)
     word = Word(seen_ms=5000, reason="battery is at 9 %")
-    heard = Known(run=run, devices={"agent-c": Device(words={"edge-0": word})})
+    heard = Known(run=run, words={"edge-0": {"agent-c": word}})
     heard.write(tmp_path)
     (one,) = raised(tmp_path)
     assert (one.kind, one.subject, one.since) == ("declining", "agent-c", 5.0)

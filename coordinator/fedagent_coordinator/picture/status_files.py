@@ -4,7 +4,7 @@ They are for people: neither synced nor missed, and a disk that refuses them sto
 """
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self
@@ -78,7 +78,7 @@ class Word(msgspec.Struct, kw_only=True, omit_defaults=True):
     reason: str = ""
 
 
-class Device(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Device(msgspec.Struct, kw_only=True):
     """A device, by the word of each edge that tells of it; edges are ids.
 
     One word is shown: of the edges where it is here that of `worked_at`, from which its last signed
@@ -116,12 +116,24 @@ class Device(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Known(Beside, frozen=True, kw_only=True):
-    """All devices by id, and the run in which they were heard."""
+    """What edges told of devices in a run: the words of each edge, those of late at the end."""
 
     FILE = "devices.json"
 
     run: str
-    devices: dict[str, Device] = {}
+    words: dict[str, dict[str, Word]] = {}  # by edge and device
+    worked_at: dict[str, str] = {}  # the edge, by device
+
+    @property
+    def devices(self) -> dict[str, Device]:
+        """All devices by id."""
+        found: dict[str, Device] = {}
+        for edge, told in self.words.items():
+            for agent, word in told.items():
+                if agent not in found:
+                    found[agent] = Device(words={}, worked_at=self.worked_at.get(agent, ""))
+                found[agent].words[edge] = word
+        return found
 
 
 class Page(Beside, frozen=True, kw_only=True):
@@ -150,12 +162,8 @@ class DeviceBook:
         self._folder, found = folder, Known.read(folder)
         # The names that edges give are kept per run: of another one nobody would know who it was.
         self.known = found if found is not None and found.run == run else Known(run=run)
-        self._words: dict[str, dict[str, Word]] = {}
-        """The same words by edge, those of the devices that it told of last at the end."""
-        for agent, device in self.known.devices.items():
-            for edge, word in device.words.items():
-                word.here = False
-                self._words.setdefault(edge, {})[agent] = word
+        for word in self._all():
+            word.here = False
         self._epochs: dict[str, str] = {}
         self._changed = False
         self._write_at = self._touch_at = 0.0
@@ -176,49 +184,42 @@ class DeviceBook:
             word.reason = safe_text(note.reason)
             self._changed = True
 
+    def _all(self) -> Iterator[Word]:
+        return (word for told in self.known.words.values() for word in told.values())
+
     def _word(self, edge: str, agent: str) -> Word:
         """Return an edge's word of a device, its newest from now on; another one may go for it."""
-        mine = self._words.setdefault(edge, {})
-        if agent in mine:
-            word = mine[agent] = mine.pop(agent)
-            return word
+        mine = self.known.words.setdefault(edge, {})
+        word = mine.pop(agent, None) or Word(seen_ms=0)
         if len(mine) >= MAX_OF_EDGE:
-            self._drop(edge, next(iter(mine)))
-        word = Word(seen_ms=0)
+            del mine[next(iter(mine))]
         mine[agent] = word
-        self.known.devices.setdefault(agent, Device(words={})).words[edge] = word
         return word
-
-    def _drop(self, edge: str, agent: str) -> None:
-        """Forget an edge's word of a device, and a device of which no word is left."""
-        device = self.known.devices[agent]
-        del self._words[edge][agent], device.words[edge]
-        if not device.words:
-            del self.known.devices[agent]
-        self._changed = True
 
     def keep(self, ids: frozenset[str], members: frozenset[str], now_ms: int) -> None:
         """Forget every device but these, and mark those that are no members any more as away.
 
         What an edge tells of one that was revoked, also that it left, counts for nothing.
         """
-        for agent in self.known.devices.keys() - ids:
-            for edge in list(self.known.devices[agent].words):
-                self._drop(edge, agent)
-        for agent in self.known.devices.keys() - members:
-            self._leave(self.known.devices[agent].words.values(), now_ms)
+        for agent in self.known.worked_at.keys() - ids:
+            del self.known.worked_at[agent]
+        for mine in self.known.words.values():
+            for agent in mine.keys() - ids:
+                del mine[agent]
+                self._changed = True
+            self._leave((word for agent, word in mine.items() if agent not in members), now_ms)
 
     def worked(self, edge: str, agents: Collection[str]) -> None:
         """Note from which edge the newest signed work of devices came."""
         for agent in agents:
-            device = self.known.devices.get(agent)
-            if device is not None and device.worked_at != edge:
-                device.worked_at, self._changed = edge, True
+            known = any(agent in told for told in self.known.words.values())
+            if known and self.known.worked_at.get(agent) != edge:
+                self.known.worked_at[agent], self._changed = edge, True
 
     def lose(self, edge: str, now_ms: int) -> None:
         """Mark the devices of an edge that is not heard any more as away."""
         self._epochs.pop(edge, None)
-        self._leave(self._words.get(edge, {}).values(), now_ms)
+        self._leave(self.known.words.get(edge, {}).values(), now_ms)
 
     def _leave(self, words: Iterable[Word], now_ms: int) -> None:
         for word in words:
@@ -229,18 +230,18 @@ class DeviceBook:
         """Write the file if something has changed, at most once in `GAP_S`."""
         if self._changed and now >= self._write_at:
             self._changed = False
-            self._write_at = now + GAP_S + len(self.known.devices) / 1000
+            self._write_at = now + GAP_S + sum(map(len, self.known.words.values())) / 1000
             self._touch_at = now + TOUCH_S
             self.known.write(self._folder)
         elif now >= self._touch_at:
             self._touch_at = now + TOUCH_S
-            if any(device.edges for device in self.known.devices.values()):
+            if any(word.here for word in self._all()):
                 with suppress(OSError):
                     os.utime(self._folder / Known.FILE)
 
     def close(self, now_ms: int) -> None:
         """Write what is left, with every device away."""
-        for edge in self._words:
+        for edge in self.known.words:
             self.lose(edge, now_ms)
         if self._changed:
             self._changed = False
