@@ -61,7 +61,6 @@ from .core.effects import (
     DiskFailed,
     DiskTried,
     DropSpool,
-    EdgeState,
     Ended,
     File,
     ForgetRound,
@@ -76,6 +75,7 @@ from .core.effects import (
     WriteSpool,
 )
 from .core.exchange import MAX_MODEL_BYTES
+from .core.state import EdgeState
 from .core.weighing import Weighing, weighing_of
 from .spool import Journal, Place, Spool, framed, try_room
 

@@ -16,6 +16,11 @@ class Timers:
         """Do something once, at `when` (seconds of the driver's clock; infinity: not at all)."""
         self._timers[name] = when, do
 
+    def sooner(self, name: Hashable, when: float, do: Callable[[float], list[Effect]]) -> None:
+        """Do something at `when`, unless it is to be done before that."""
+        if name not in self._timers or when < self._timers[name][0]:
+            self._timers[name] = when, do
+
     def stop(self, name: Hashable) -> None:
         """Forget a timer, if it is set."""
         self._timers.pop(name, None)

@@ -7,7 +7,8 @@ import numpy as np
 
 from fedagent_edge.config import EdgeConfig
 from fedagent_edge.core.edge import EdgeCore
-from fedagent_edge.core.effects import COORDINATOR, LAN, WAN, EdgeState, Memory
+from fedagent_edge.core.effects import COORDINATOR, LAN, WAN, Memory
+from fedagent_edge.core.state import EdgeState
 from fedagent_node.effects import Effect, Received, Send
 from fedagent_protocol import messages as m
 from fedagent_task.recipe.spec import ModelSpec, OpinionsSpec, PeersSpec, TaskSpec

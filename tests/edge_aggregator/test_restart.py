@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_edge import spool
-from fedagent_edge.core import updates
+from fedagent_edge.core import receipts
 from fedagent_edge.core.effects import LAN, Memory, Record
 from fedagent_edge.spool import Journal, Place
 from fedagent_edge.store import EdgeStateError, EdgeStore
@@ -41,7 +41,7 @@ def _field(directory: Path, size: int) -> Field:
 def test_a_restart_counts_who_declined_too_late_only_if_its_update_was_durable(
     tmp_path: Path, point: str, durable: bool, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(updates, "KEEP_S", 0.0)
+    monkeypatch.setattr(receipts, "KEEP_S", 0.0)
     field = _field(tmp_path, size)
     agent = field.agents["a1"]
     agent.work_s, agent.chunk_bytes = 100.0, 512 * 1024

@@ -27,7 +27,7 @@ def test_an_agent_revoked_with_an_open_order_is_void_once_and_the_others_are_pai
     f.agents[gone].work_s = 30.0
     f.order()
     f.run_for(0.5)
-    assert f.core.rounds.live, "its round is open"
+    assert f.core.state.live, "its round is open"
     for _ in range(2):
         f.edge.receive(Revoked(1, frozenset({gone}), CRL))
     report = f.run_until_report()

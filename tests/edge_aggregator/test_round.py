@@ -48,7 +48,8 @@ def _offer(samples: int = 10) -> m.UpdateOffer:
 
 def _complete(rnd: Round, agent: str, at: float) -> Client:
     client = rnd.clients[agent]
-    client.offer, client.stage, client.after_s = _offer(), Stage.CHECKING, rnd.after(at)
+    client.offer, client.after_s = _offer(), rnd.after(at)
+    client.go(Stage.CHECKING)
     return client
 
 
@@ -96,7 +97,7 @@ def _played(rule: RoundRule, moments: list[float]) -> tuple[Round, float]:
     rnd = _round(len(moments), enough=rule.min_updates, **limits)
     waiting, now = sorted((10.0 + tau, f"a{i}") for i, tau in enumerate(moments)), 10.0
     while not rnd.is_over(now):
-        due = max(rnd.next_due(now), now + 1e-9)
+        due = min((moment for moment in rnd.moments if moment > now), default=now + 1e-9)
         if waiting and waiting[0][0] <= due:
             now, agent = waiting.pop(0)
             _arrive(rnd, agent, now)

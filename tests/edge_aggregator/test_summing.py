@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from fedagent_edge.core import updates
+from fedagent_edge.core import receipts
 from fedagent_edge.core.weighing import weighing_of
 from fedagent_protocol.messages import Weighting
 from fedagent_protocol.tensors import Manifest, decode_tensors
@@ -85,7 +85,7 @@ def test_one_liar_moves_the_model_by_no_more_than_an_honest_device(
 def test_a_killed_edge_comes_to_the_same_model(
     tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(updates, "KEEP_S", 0.0)
+    monkeypatch.setattr(receipts, "KEEP_S", 0.0)
     digests = []
     for kill in ("", "edge.spooled"):
         field = ruled(tmp_path / f"x{kill}", rule, lie=1e6)

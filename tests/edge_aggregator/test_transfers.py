@@ -7,7 +7,7 @@ from msgspec import structs
 
 from fedagent_edge.core import rounds
 from fedagent_edge.core.effects import LAN
-from fedagent_edge.core.updates import KEEP_S
+from fedagent_edge.core.receipts import KEEP_S
 from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors

@@ -138,7 +138,7 @@ def test_a_newer_round_ends_an_older_one(tmp_path: Path, how: str) -> None:
     field.run_for(1.0)
     if how == "open":
         field.coordinator(m.RoundOpen(run=RUN, round=2))
-        assert field.core.rounds.live is None
+        assert field.core.state.live is None
     field.agents["a1"].work_s = 0.1
     field.order(2)
     field.run_for(0.05)

@@ -36,7 +36,6 @@ from .effects import (
     Committed,
     DiskFailed,
     DiskTried,
-    EdgeState,
     Ignored,
     Kept,
     OpenModel,
@@ -46,6 +45,7 @@ from .effects import (
 from .evaluation import RETURN_S, Evaluations
 from .exchange import Exchange
 from .rounds import Rounds
+from .state import EdgeState
 from .upstream import Upstream
 
 SEARCH_S = 5.0
@@ -298,7 +298,7 @@ class EdgeCore:
 
     def _report_receipt(self, receipt: m.ReportReceipt, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
         self.upstream.receipt(receipt)
-        return self.rounds.updates.settled(receipt)
+        return self.rounds.receipts.settled(receipt)
 
     def _global_model(self, model: m.GlobalModel, now: float) -> list[Effect]:
         if model.digest == self.memory.model:
@@ -335,7 +335,7 @@ class EdgeCore:
         self.evaluations.end_run(now)
         self.exchange.forget_model()
         self.upstream.run_ended(now)
-        effects += self.rounds.updates.keep()  # no order follows that would bring the receipts
+        effects += self.rounds.receipts.keep()  # no order follows that would bring the receipts
         # It is repeated, so that it arrives; a person hears of it once.
         if ended.run == self.ended:
             return effects
@@ -378,7 +378,7 @@ class EdgeCore:
         if kept.refused:
             self.counters["disk_failed"] += 1
             self._look_for_room(now)
-        return self.rounds.updates.were_kept(kept, now)
+        return self.rounds.receipts.were_kept(kept, now)
 
     def _committed(self, done: Committed, now: float) -> list[Effect]:
         effects = self.rounds.committed(done, now)
@@ -399,7 +399,7 @@ class EdgeCore:
             return self.rounds.updates.disk_failed(failed, now)
         if not digest:
             self.rounds.fail(f"the edge's disk is full: {failed.detail}")
-            return self.rounds.updates.not_saved()
+            return self.rounds.receipts.not_saved()
         if not self.exchange.forget(digest):
             return []
         if digest == self.memory.once:
@@ -411,7 +411,7 @@ class EdgeCore:
         before, self.state.trouble = self.state.trouble, result.refused
         # With room again, what could not be saved is.
         effects: list[Effect] = [] if result.refused else [self.state.save()]
-        self.rounds.updates.unsaved &= bool(result.refused)
+        self.rounds.receipts.unsaved &= bool(result.refused)
         if result.refused:
             self._look_for_room(now)
         if bool(before) == bool(result.refused):
@@ -450,7 +450,7 @@ class EdgeCore:
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         self._now = now
-        effects = self.upstream.tick(now) + self.exchange.tick(now)
+        effects = self.state.timers.tick(now) + self.upstream.tick(now) + self.exchange.tick(now)
         if now >= self._room_at:
             self._room_at, self._tried_at = float("inf"), now
             most = max(self.memory.model_bytes, self.state.offered_bytes)
@@ -469,18 +469,18 @@ class EdgeCore:
                     effects += self._gone(agent, now)
             for agent in self.sessions.lose_silent(now, awaited):
                 effects += self._lost(agent, now)
-        return effects + self.rounds.tick(now) + self.evaluations.tick(now)
+        return effects + self.rounds.look(now) + self.evaluations.tick(now)
 
     def next_due(self) -> float:
         """Return when `tick` is wanted."""
         now = self._now
-        activities = min(self.rounds.next_due(now), self.evaluations.next_due(now))
+        activities = min(self.state.timers.next_due(), self.evaluations.next_due(now))
         sessions = min(self.upstream.next_due(), self.exchange.next_due())
         return min(activities, sessions, self._beacon_at, self._search_at, self._room_at)
 
     def urgent(self) -> bool:
         """Return whether a round is live, or what it came to is not receipted."""
-        return self.rounds.live is not None or self.memory.report is not None
+        return self.state.live is not None or self.memory.report is not None
 
 
 def _nothing(*_: object) -> list[Effect]:

@@ -1,16 +1,9 @@
-"""What the edge's core asks of its disk, what comes back, and what its parts share."""
-
-from collections import Counter
-from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass, field
+"""What the edge's core asks of its disk, and what comes back."""
 
 from msgspec import Struct
 
-from fedagent_edge.config import EdgeConfig
 from fedagent_node.effects import Input, RunJob, Write
 from fedagent_protocol.messages import (
-    EdgeHello,
     LedgerHead,
     OutcomeStatus,
     Receipt,
@@ -19,13 +12,11 @@ from fedagent_protocol.messages import (
     TaskClaim,
     UpdateOffer,
 )
-from fedagent_protocol.transfer import Layout
 from fedagent_task.aggregation import Weighed
 from fedagent_task.aggregation.bounds import Told
-from fedagent_task.secure_aggregation.keys import Seed, Trusted, anybody
+from fedagent_task.secure_aggregation.keys import Seed
 
 from .admission import Verdict
-from .sessions import AgentSessions
 from .weighing import task_of
 
 COORDINATOR = ""
@@ -91,35 +82,6 @@ class Memory(Struct, kw_only=True, tag=True):
             self.told, self.alignments = (), {}
             self.mask_liars = ()
         self.run, self.task, self.body, self.claim = run, task, body, None
-
-
-@dataclass(slots=True)
-class EdgeState:
-    """The edge itself: `me` as coordinators see it, `memory` as it is saved when it matters."""
-
-    config: EdgeConfig
-    me: EdgeHello
-    memory: Memory
-    counters: Counter[str] = field(default_factory=Counter)
-    once_held: str = ""  # digest of what the task's devices get once, when it is on the disk
-    trouble: str = ""  # why the edge takes no part, in the disk's words
-    crl: int = 0  # number of the list of the revoked that is gone by
-    crl_pem: bytes = b""
-    site_members: Callable[[], Trusted] = lambda: anybody
-    """Opens the check of who may be in a masked round, with the certificates of now."""
-    offered_bytes: int = 0  # size of the model that was offered last
-    sessions: AgentSessions = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.sessions = AgentSessions(self.me.epoch)
-
-    def layout(self, size: int) -> Layout:
-        """Return how the edge cuts what it sends."""
-        return Layout(size, self.config.chunk_bytes)
-
-    def save(self) -> "Save":
-        """Store what is in the memory now."""
-        return Save(copy(self.memory))
 
 
 class OpenRound(Struct, frozen=True, kw_only=True, tag=True):

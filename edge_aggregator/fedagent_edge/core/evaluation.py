@@ -35,10 +35,11 @@ from fedagent_protocol.signed import CLAIM_BYTES, Asked, is_claim
 from fedagent_protocol.transfer import Layout
 from fedagent_task.moments import Moments
 
-from .effects import COORDINATOR, EdgeState, Ignored
+from .effects import COORDINATOR, Ignored
 from .exchange import Exchange
 from .neighbours import Neighbourhood
 from .sessions import MAX_ROWS_BYTES, AgentSessions
+from .state import EdgeState
 from .weighing import UNREAD, Task, task_of
 
 RETURN_S = 2.0

@@ -27,7 +27,8 @@ from fedagent_protocol.transfer import (
     Sender,
 )
 
-from .effects import COORDINATOR, EdgeState, Ignored, OpenModel
+from .effects import COORDINATOR, Ignored, OpenModel
+from .state import EdgeState
 
 MAX_MODEL_BYTES = 512 << 20
 OUT_BYTES = 32 << 20

@@ -1,5 +1,6 @@
 """Secure aggregation of one round at an edge: who is in the masks, and what takes them off."""
 
+import math
 from collections.abc import Callable, Collection
 from enum import Enum
 
@@ -15,9 +16,7 @@ from fedagent_protocol.messages import (
 from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
-from fedagent_task.secure_aggregation.keys import Place, Seed
-
-from .effects import EdgeState
+from fedagent_task.secure_aggregation.keys import Place, Seed, Trusted
 
 ASK_AGAIN_S = 0.5
 REPORT_S = 1.0
@@ -50,16 +49,16 @@ class Masking:
         self,
         order: RoundOrder,
         spec: SecureAggregationSpec,
-        state: EdgeState,
+        place: Place,
         began_at: float,
         ended: Callable[[], set[str]],
+        *,
+        trusted: Trusted,
+        barred: frozenset[str],
     ) -> None:
         self.given_up = ""
         self.seeds: tuple[Seed, ...] | None = None
-        memory = state.memory
-        barred = frozenset(memory.mask_liars)
-        place = Place(memory.run, order.round, state.me.edge)
-        self.cohort = Cohort(place, spec, state.site_members(), barred=barred)
+        self.cohort = Cohort(place, spec, trusted, barred=barred)
         self._ordered, self._ended = {one.agent for one in order.assignments}, ended
         self._spec = spec
         self.refused = dict.fromkeys(barred, BARRED)
@@ -67,7 +66,7 @@ class Masking:
         # Half of the time until the deadline is the training's.
         self._stage_s = min(spec.stage_s, order.deadline_ms / 4000)
         self._until = began_at + self._stage_s
-        self._again_at = float("inf")
+        self._again_at = math.inf
 
     def refusal(self, agent: str, agreed: bytes) -> tuple[str, str]:
         """Return reason and detail why an update cannot be used.
@@ -144,10 +143,11 @@ class Masking:
             return []
         return self._ask(now)
 
-    def next_due(self) -> float:
-        """Return when `tick` is wanted."""
+    @property
+    def due(self) -> float:
+        """When `tick` is wanted."""
         if self._phase in (_Phase.UPDATES, _Phase.OVER):
-            return float("inf")
+            return math.inf
         return min(self._until, self._again_at)
 
     def _none_missing(self, there: Collection[str]) -> bool:

@@ -4,6 +4,8 @@ ALGORITHMS section 1. An update's time is the stamp of its last chunk, not the m
 verification ended.
 """
 
+import math
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -28,13 +30,11 @@ from fedagent_task.aggregation import Contribution, RoundRule, Sums, Weighed
 from fedagent_task.aggregation.sums import most_steps
 from fedagent_task.recipe.spec import LONGEST_WORK
 
-from .admission import SMALL_BYTES, Verdict
+from .admission import Verdict
 from .effects import Commit, Ended, File, Key
 from .masking import Masking
 from .weighing import PLAIN, UNWEIGHED, Usual, Weighing
 
-FIRST_WAIT_S = 3.0
-"""How long an order waits for an answer before it is repeated; then twice as long."""
 RECEIPTS = {
     OutcomeStatus.ARRIVED: ReceiptStatus.ACCEPTED,
     OutcomeStatus.LATE: ReceiptStatus.LATE,
@@ -100,7 +100,7 @@ class Client:
     after_s: float | None = None
     """From the order to its last chunk (not to the verdict), or to its end without an update."""
     orders: int = 0
-    order_again_at: float = 0.0
+    order_again_at: float = math.inf
     answered: bool = False  # it showed that it has this order, which is repeated otherwise
     too_slow: str = ""  # why its link cannot carry the model in time, as far as is known
     credit_bytes: int = 0  # what the order gave in advance
@@ -115,21 +115,14 @@ class Client:
     weighed: Weighed = UNWEIGHED
     void: str = ""  # why it is not paid, whatever was said
     before: Receipt | None = None  # of its update in the round before, which its order brings
+    agent: str = field(init=False)
+    key: Key = field(init=False)
+    """What names its update."""
 
-    @property
-    def agent(self) -> str:
-        """Its id."""
-        return self.assignment.agent
-
-    @property
-    def key(self) -> Key:
-        """What names its update."""
-        return self.round.run, self.round.number, self.agent
-
-    @property
-    def weight(self) -> float:
-        """What it counts in the sum; 0 if it is not in it."""
-        return self.weighed.weight
+    def __post_init__(self) -> None:
+        self.agent = self.assignment.agent
+        self.key = (*self.round.name, self.agent)
+        self.round.standing[self.stage] += 1
 
     @property
     def valid(self) -> bool:
@@ -163,26 +156,30 @@ class Client:
         offer = None if self.verdict is NO_VERDICT else self.offer
         return Ended(self.key, self.after_s or 0.0, offer, self.status, self.reason)
 
-    def word(self) -> Receipt:
-        """Return what it hears of its update, once that is decided."""
-        status, offer = self.receipt, self.offer
-        assert status is not None
-        assert offer is not None
-        return receipt_of(offer, status, self.reason)
+    def word(self, offer: UpdateOffer | None = None) -> Receipt | None:
+        """Return what it hears of its update, or of what it offers now; None: not decided."""
+        status, offer = self.receipt, offer or self.offer
+        if status is None or offer is None:
+            return None
+        declined = "declined: " if self.status is OutcomeStatus.DECLINED else ""
+        return receipt_of(offer, status, self.void or declined + self.reason)
 
-    def ordered(self, now: float) -> None:
-        """Note that the order goes out; it is repeated ever more seldom."""
-        self.order_again_at = now + FIRST_WAIT_S * 2**self.orders
-        self.orders += 1
+    def go(self, stage: Stage) -> None:
+        """Go on to another stage; its round counts how many are in each."""
+        self.round.standing[self.stage] -= 1
+        self.round.standing[stage] += 1
+        self.stage = stage
 
     def end(self, status: OutcomeStatus, reason: str, after_s: float) -> None:
         """End it."""
-        self.stage, self.status, self.reason = Stage.ENDED, status, reason
+        self.go(Stage.ENDED)
+        self.status, self.reason = status, reason
         self.after_s = after_s if self.after_s is None else self.after_s
 
     def reset(self) -> None:
         """Wait for this agent again, from the start of its transfer."""
-        self.stage, self.status, self.reason = Stage.WORKING, OutcomeStatus.MISSED, ""
+        self.go(Stage.WORKING)
+        self.status, self.reason = OutcomeStatus.MISSED, ""
         self.offer = self.receiver = self.after_s = None
 
     def come_back(self) -> None:
@@ -220,25 +217,20 @@ class Round:
     """Those whose updates are in the sum, in the order in which they came."""
     masking: Masking | None = None
     given_up: str = ""  # why it is given up, once all that is complete is checked
+    sums: Sums = field(default_factory=Sums)  # the scalars of the sum, once it is made
     closed_s: float = 0.0
     outcomes: tuple[Outcome, ...] = ()  # how each agent ended, once it is closed
+    standing: Counter[Stage] = field(default_factory=Counter)
+    """How many of its clients are in each stage."""
     rule: RoundRule = field(init=False)
+    name: tuple[str, int] = field(init=False)
+    """What messages and jobs name it by."""
 
     def __post_init__(self) -> None:
-        order = self.order
+        order, self.name = self.order, (self.run, self.order.round)
         self.rule = RoundRule(order.deadline_ms / 1000, order.max_wait_ms / 1000, order.min_updates)
         for one in order.assignments:
             self.clients.setdefault(one.agent, Client(self, one))
-
-    @property
-    def number(self) -> int:
-        """Number of the round."""
-        return self.order.round
-
-    @property
-    def name(self) -> tuple[str, int]:
-        """What messages and jobs name it by."""
-        return self.run, self.order.round
 
     @property
     def is_open(self) -> bool:
@@ -248,21 +240,6 @@ class Round:
     def ended(self) -> set[str]:
         """Return the agents that nobody waits for."""
         return {agent for agent, one in self.clients.items() if one.stage is Stage.ENDED}
-
-    @property
-    def unanswered(self) -> list[Client]:
-        """Those whose order is repeated."""
-        clients = self.clients.values()
-        return [one for one in clients if one.stage is Stage.WORKING and not one.answered]
-
-    @property
-    def sums(self) -> Sums:
-        """The scalars of the sum."""
-        sums = Sums()
-        for client in self.clients.values():
-            if client.weight > 0:
-                sums.add(client.weighed)
-        return sums
 
     @property
     def failed(self) -> str:
@@ -284,12 +261,8 @@ class Round:
     def own_work(self, client: Client) -> Work:
         """Return what an agent has begun in this round: from now on, if nothing before."""
         if client.work is None or client.work is client.kept:
-            client.work = Work(self.run, self.number, self.base, self.layout)
+            client.work = Work(self.run, self.order.round, self.base, self.layout)
         return client.work
-
-    def is_small(self, offer: UpdateOffer, data: bytes) -> bool:
-        """Whether an update that came in one message goes to the disk together with its verdict."""
-        return len(data) == offer.size <= SMALL_BYTES and self.layout.size <= SMALL_BYTES
 
     def admit(self, client: Client, verdict: Verdict) -> None:
         """Decide about a valid update whether it is in time, paid, and in the sum.
@@ -311,7 +284,7 @@ class Round:
         if not rule.counts(after_s, used=len(self.placed), ordered=len(self.clients)):
             return
         stats, learner = offer.stats, self.weighing.learner
-        age = max(0, self.number - offer.made_in) if offer.made_in else 0
+        age = max(0, self.order.round - offer.made_in) if offer.made_in else 0
         told = Contribution(
             num_samples=float(stats.num_samples),
             # What is masked is as long as its mask: that is nobody's norm.
@@ -325,7 +298,7 @@ class Round:
         )
         client.weighed = self.weighing.weigh(told)
         client.reason = client.reason or client.weighed.reason
-        if client.weight > 0:
+        if client.weighed.weight > 0:
             client.told = told
             self.placed.append(client)
 
@@ -340,21 +313,19 @@ class Round:
     def commit(self) -> Commit:
         """Have the model made of the sum."""
         self.phase = Phase.COMMITTING
-        return Commit(
-            self.run,
-            self.number,
-            self.base,
-            self.weighing.scale(self.sums),
-            (self.masking.seeds or ()) if self.masking is not None else (),
-            tuple((client.file, client.weighed) for client in self.placed if client.weight > 0),
-        )
+        terms = [(one.file, one.weighed) for one in self.placed if one.weighed.weight > 0]
+        for _, weighed in terms:
+            self.sums.add(weighed)
+        seeds = self.masking.seeds if self.masking is not None else None
+        scale = self.weighing.scale(self.sums)
+        return Commit(*self.name, self.base, scale, seeds or (), tuple(terms))
 
     def order_for(self, client: Client, credit: int, now: float) -> TrainOrder:
         """Return an agent's order as it is now."""
         assignment, kept, after_s = client.assignment, client.kept, self.after(now)
         return TrainOrder(
             run=self.run,
-            round=self.number,
+            round=self.order.round,
             task=self.order.task,
             model=self.base,
             size=self.layout.size,
@@ -392,22 +363,20 @@ class Round:
         Who is complete is waited for, and paid also where the round comes to nothing: a check takes
         moments, and cannot be begun twice.
         """
-        waiting = False
-        for client in self.clients.values():
-            if client.stage is Stage.CHECKING:
-                return False
-            waiting = waiting or client.stage is not Stage.ENDED
-        if self.hopeless or not waiting:
+        standing = self.standing
+        if standing[Stage.CHECKING]:
+            return False
+        if self.hopeless or not (standing[Stage.WORKING] or standing[Stage.SENDING]):
             return True
         used, ordered = len(self.placed), len(self.clients)
         return self.rule.is_over(self.after(now), used=used, ordered=ordered, slack_s=HANDOVER_S)
 
-    def next_due(self, now: float) -> float:
-        """Return when `is_over` may change by time alone."""
-        rule = self.rule
-        waits = self.after(now) <= rule.deadline_s + HANDOVER_S
-        limit = rule.deadline_s if waits else rule.give_up_s
-        return self.began_at + limit + 1.1 * HANDOVER_S
+    @property
+    def moments(self) -> tuple[float, float]:
+        """When `is_over` may change by time alone."""
+        limits = self.rule.deadline_s, self.rule.give_up_s
+        first, last = (self.began_at + limit + 1.1 * HANDOVER_S for limit in limits)
+        return first, last
 
     def close(self, now: float) -> None:
         """Note how each client ended."""
@@ -446,9 +415,9 @@ class Round:
             agent=client.agent,
             status=client.status,
             in_time=client.status is OutcomeStatus.ARRIVED,
-            used=client.weight > 0,
+            used=client.weighed.weight > 0,
             valid=True,
-            weight=client.weight,
+            weight=client.weighed.weight,
             tau_ms=tau,
             ut_ms=tau - dt - lc - prepare,
             # Where sums alone are told, no single update is, by its length neither.
@@ -468,7 +437,7 @@ class Round:
             outcomes = tuple(structs.replace(one, used=False, weight=0.0) for one in outcomes)
         return RoundReport(
             run=self.run,
-            round=self.number,
+            round=self.order.round,
             epoch="",
             outcomes=outcomes,
             failed=failed,

@@ -1,5 +1,7 @@
 """The rounds of an edge, one after the other: ordered, open, committed, reported."""
 
+import math
+
 from msgspec.structs import replace
 
 from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
@@ -15,15 +17,20 @@ from fedagent_protocol.messages import (
     RoundOrder,
 )
 from fedagent_protocol.transfer import PIECE_BYTES, Layout
+from fedagent_task.secure_aggregation.keys import Place
 
-from .effects import COORDINATOR, Committed, EdgeState, Ignored, OpenRound, ReopenedRound, Save
+from .effects import COORDINATOR, Committed, Ignored, OpenRound, ReopenedRound, Save
 from .exchange import Exchange
 from .masking import FALSE_SHARES, NOT_IN_COHORT, Masking
+from .receipts import Receipts
 from .round import Client, Phase, Round, Stage
+from .state import EdgeState
 from .updates import Updates
 from .upstream import Upstream
 from .weighing import Usual, weighing_of
 
+FIRST_WAIT_S = 3.0
+"""How long an order waits for an answer before it is repeated; then twice as long."""
 HEADER_ROOM = 8192
 """By how much an update may be larger than the model's tensors for advance credit."""
 ORDER_MODEL_BYTES = 64 * 1024
@@ -35,7 +42,7 @@ OUTCOMES_WITH_CHUNK = 1000
 
 
 class Rounds:
-    """The newest round, and an order that waits for its model."""
+    """Orders rounds, reports them, and holds an order that waits for its model."""
 
     def __init__(
         self,
@@ -44,10 +51,10 @@ class Rounds:
         exchange: Exchange,
         reopened: ReopenedRound | None,
     ) -> None:
-        self.state = state
+        self.state, self._timers = state, state.timers
         self.waiting: RoundOrder | None = None
-        self.updates = Updates(state, exchange)
-        self._counters = state.counters
+        self.receipts = Receipts(state)
+        self.updates = Updates(state, exchange, self.receipts)
         self._upstream = upstream
         self._exchange = exchange
         if reopened is not None:
@@ -68,24 +75,29 @@ class Rounds:
         return Round(memory.run, order, memory.model, layout, began_at, weighing, usual)
 
     def _begin(self, rnd: Round) -> list[Effect]:
-        effects = self.updates.begin(rnd)
-        self.state.memory.open_round = rnd.number
+        state, memory = self.state, self.state.memory
+        effects = self.receipts.begin(rnd)
+        self.updates.begin(rnd)
+        state.round, memory.open_round = rnd, rnd.order.round
+        for moment in rnd.moments:
+            self._timers.at(("round", moment), moment, _wake)
         if rnd.weighing.ring is not None:
             rnd.masking = Masking(
-                rnd.order, rnd.weighing.secure, self.state, rnd.began_at, rnd.ended
+                rnd.order,
+                rnd.weighing.secure,
+                Place(rnd.run, rnd.order.round, state.me.edge),
+                rnd.began_at,
+                rnd.ended,
+                trusted=state.site_members(),
+                barred=frozenset(memory.mask_liars),
             )
+            self._timers.at("masking", rnd.masking.due, _wake)
         return effects
-
-    @property
-    def live(self) -> Round | None:
-        """The newest round, if it is not reported yet."""
-        rnd = self.updates.round
-        return None if rnd is None or rnd.phase is Phase.OVER else rnd
 
     @property
     def awaited(self) -> set[str]:
         """The agents that the round under way waits for."""
-        rnd = self.updates.round
+        rnd = self.state.live
         if rnd is None or not rnd.is_open:
             return set()
         return {agent for agent, client in rnd.clients.items() if not client.is_settled}
@@ -94,8 +106,8 @@ class Rounds:
 
     def open(self, ask: RoundOpen, now: float) -> list[Effect]:
         """Answer with the contexts of all agents."""
-        rnd, effects = self.updates.round, list[Effect]()
-        if rnd is not None and ask.round > rnd.number:
+        rnd, effects = self.state.round, list[Effect]()
+        if rnd is not None and ask.round > rnd.order.round:
             # The coordinator gave an older round up.
             effects = self.drop(now)
         columns = self.state.sessions.columns(ask, model=self.state.memory.model, now=now)
@@ -147,20 +159,37 @@ class Rounds:
         # With the model once: who is asked again may have it, and fetches it otherwise.
         most = min(ORDER_MODEL_BYTES, ORDERED_BYTES // len(rnd.clients))
         stored = size if not client.orders and size <= most else 0
-        client.ordered(now)
+        client.order_again_at = now + FIRST_WAIT_S * 2**client.orders
+        client.orders += 1
+        self._timers.sooner("orders", client.order_again_at, self._order_again)
         credit = self.updates.uploads.in_advance(client, min(PIECE_BYTES, size + HEADER_ROOM))
         return [*effects, Send(agent, rnd.order_for(client, credit, now), stored=stored)]
 
+    def _order_again(self, now: float) -> list[Effect]:
+        """Repeat the orders of those who show no sign of having theirs."""
+        rnd, effects, due = self.state.live, list[Effect](), math.inf
+        if rnd is None or not rnd.is_open:
+            return []
+        for client in rnd.clients.values():
+            if client.stage is Stage.WORKING and not client.answered:
+                if now >= client.order_again_at:
+                    effects += self._order(client, now)
+                due = min(due, client.order_again_at)
+        self._timers.at("orders", due, self._order_again)
+        return effects
+
     def drop(self, now: float) -> list[Effect]:
         """End a round that is not wanted any more, and forget the order that waits."""
-        rnd, self.waiting = self.live, None
+        rnd, self.waiting = self.state.live, None
         if rnd is None:
             return []
         effects = self._close(rnd, now) if rnd.is_open else []
-        return effects + self.updates.give_up(rnd) + self._over(rnd)
+        return effects + self.receipts.give_up(rnd) + self._over(rnd)
 
     def _over(self, rnd: Round) -> list[Effect]:
         rnd.phase, self.state.memory.open_round = Phase.OVER, 0
+        for name in ("orders", "masking", *(("round", moment) for moment in rnd.moments)):
+            self._timers.stop(name)
         forget = self.updates.forget_round()
         return [self.state.save(), Mark("edge.reported"), forget, Mark("edge.spool_cleared")]
 
@@ -174,29 +203,28 @@ class Rounds:
         Raises:
             MaskingError: They do not fit; nothing changed.
         """
-        rnd = self.updates.named(message.run, message.round, closed=True)
+        rnd = self.state.named(message.run, message.round)
         if rnd is None:
             raise Ignored("out_of_round")
         client = rnd.clients.get(event.sender)
         if client is None or rnd.masking is None:
             raise Ignored("masking_unasked")
         client.answered = True
-        effects = rnd.masking.receive(event.sender, message, now)
-        return effects + self._leave_out(rnd, rnd.masking, now)
+        return rnd.masking.receive(event.sender, message, now)
 
     def _leave_out(self, rnd: Round, masking: Masking, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for agent, client in rnd.clients.items():
             if client.stage is Stage.WORKING and masking.is_out(agent):
                 why = masking.refused.get(agent, NOT_IN_COHORT)
-                self._counters[NOT_IN_COHORT] += 1
+                self.state.counters[NOT_IN_COHORT] += 1
                 effects += self.updates.without(client, OutcomeStatus.MISSED, why, now)
-                effects.append(Send(agent, RoundClosed(run=rnd.run, round=rnd.number)))
+                effects.append(Send(agent, RoundClosed(run=rnd.run, round=rnd.order.round)))
         return effects
 
     def hello(self, agent: str, now: float) -> list[Effect]:
         """Go on with an agent that came, or came back."""
-        client, effects = self.updates.client(agent), self.updates.hear_void(agent)
+        client, effects = self.state.client(agent), self.receipts.hear_void(agent)
         if client is None:
             return effects
         client.come_back()
@@ -210,7 +238,7 @@ class Rounds:
 
     def wanted(self, agent: str, need: Need) -> Layout | None:
         """Return how a model is cut that an agent is to train from; None for no such model."""
-        client, kept = self.updates.client(agent), self.updates.kept.get(agent)
+        client, kept = self.state.client(agent), self.updates.kept.get(agent)
         # What a round's end interrupted goes on also before the next order.
         work = kept if kept is not None and kept.base == need.digest else None
         layout = work.layout if work is not None else None
@@ -228,7 +256,7 @@ class Rounds:
 
     def committed(self, done: Committed, now: float) -> list[Effect]:
         """Report the round that has its aggregate."""
-        rnd = self.updates.named(done.run, done.round, closed=True)
+        rnd = self.state.named(done.run, done.round)
         if rnd is None:
             return []
         memory, failed = self.state.memory, ""
@@ -249,11 +277,11 @@ class Rounds:
 
     def model_lost(self, digest: str, detail: str, now: float) -> list[Effect]:
         """Fail the round of a model; the coordinator offers it when it sees that we have none."""
-        rnd = self.live
+        rnd = self.state.live
         if rnd is None or rnd.base != digest:
             return [Warn("", f"the edge lost its model and fetches it again: {detail}")]
         self.fail("the edge's model is lost")
-        said = Warn("", f"round {rnd.number} failed: {rnd.given_up}: {detail}")
+        said = Warn("", f"round {rnd.order.round} failed: {rnd.given_up}: {detail}")
         return [
             said,
             *(self._report(rnd, rnd.given_up, now) if rnd.phase is Phase.COMMITTING else ()),
@@ -261,35 +289,46 @@ class Rounds:
 
     def fail(self, reason: str) -> None:
         """Give the round up; it is closed when all that is complete is checked."""
-        if self.live is not None:
-            self.live.given_up = self.live.given_up or reason
+        rnd = self.state.live
+        if rnd is not None:
+            rnd.given_up = rnd.given_up or reason
 
     # -------------------------------------------------------------- the close
 
     def look(self, now: float) -> list[Effect]:
-        """Close the round if it is over; go on with it once its sum is without masks."""
-        rnd, effects = self.live, list[Effect]()
+        """Go on with the masks; close the round if it is over, report it once it is without masks.
+
+        To be called after each input, and when time has passed.
+        """
+        rnd, effects = self.state.live, list[Effect]()
         if rnd is None:
             return []
         masking = rnd.masking
+        if masking is not None:
+            effects += masking.tick(now) + self._leave_out(rnd, masking, now)
         if rnd.is_open and rnd.is_over(now):
-            failed = rnd.failed
-            if not failed and masking is None:
-                rnd.settle()
-            effects = self._close(rnd, now)
-            if failed:
-                return effects + self._report(rnd, failed, now)
-            if masking is None:
-                return [*effects, rnd.commit()]
-            rnd.phase = Phase.UNMASKING
-            used = frozenset(client.agent for client in rnd.placed)
-            effects += masking.close(used, now, rnd.began_at + rnd.rule.give_up_s)
-        if rnd.phase is not Phase.UNMASKING or masking is None:
+            effects += self._end(rnd, now)
+        if masking is None or rnd.phase is Phase.OVER:
             return effects
-        if rnd.hopeless or masking.seeds is not None:
+        if rnd.phase is Phase.UNMASKING and (rnd.hopeless or masking.seeds is not None):
             effects += self._name_liars(rnd, masking)
             effects += self._report(rnd, rnd.hopeless, now) if rnd.hopeless else [rnd.commit()]
+        self._timers.at("masking", masking.due, _wake)
         return effects
+
+    def _end(self, rnd: Round, now: float) -> list[Effect]:
+        """Close a round, and have the model made of it, or ask for what unmasks it."""
+        failed, masking = rnd.failed, rnd.masking
+        if not failed and masking is None:
+            rnd.settle()
+        effects = self._close(rnd, now)
+        if failed:
+            return effects + self._report(rnd, failed, now)
+        if masking is None:
+            return [*effects, rnd.commit()]
+        rnd.phase = Phase.UNMASKING
+        used = frozenset(client.agent for client in rnd.placed)
+        return effects + masking.close(used, now, rnd.began_at + rnd.rule.give_up_s)
 
     def _close(self, rnd: Round, now: float) -> list[Effect]:
         rnd.close(now)
@@ -298,14 +337,14 @@ class Rounds:
     def _name_liars(self, rnd: Round, masking: Masking) -> list[Effect]:
         """Tell whose shares were false: they are not paid, and in no masks of the run any more."""
         memory, liars = self.state.memory, masking.cohort.liars
-        where, effects = f"secure aggregation of round {rnd.number}", list[Effect]()
+        where, effects = f"secure aggregation of round {rnd.order.round}", list[Effect]()
         for agent, how in liars.items():
-            self._counters[FALSE_SHARES] += 1
+            self.state.counters[FALSE_SHARES] += 1
             memory.bar(agent)
             told = "it is in no masks of this run any more"
             effects.append(Warn(agent, f"{where}: it {how}; {told}"))
             if rnd.clients[agent].valid:
-                effects += self.updates.void(agent, rnd.name, why=FALSE_SHARES)
+                effects += self.receipts.void(agent, rnd.name, why=FALSE_SHARES)
         rnd.outcomes = tuple(
             _not_paid(one.agent, one.tau_ms, FALSE_SHARES) if one.agent in liars else one
             for one in rnd.outcomes
@@ -321,7 +360,7 @@ class Rounds:
             size=memory.model_bytes,
             chunk_bytes=self.state.config.chunk_bytes,
         )
-        self.updates.reported(report)
+        self.receipts.reported(report)
         most = rnd.order.want_bytes if len(report.outcomes) <= OUTCOMES_WITH_CHUNK else 0
         if not most or failed:
             first = b""
@@ -330,7 +369,7 @@ class Rounds:
         send = self._upstream.report(report, now, first)
         event: dict[str, object] = {
             "run": rnd.run,
-            "round": rnd.number,
+            "round": rnd.order.round,
             "ordered": len(report.outcomes),
             "in_time": sum(one.in_time for one in report.outcomes),
             "used": report.used,
@@ -339,35 +378,9 @@ class Rounds:
         }
         return [*self._over(rnd), send, Emit("round_closed", event)]
 
-    # ------------------------------------------------------------------- time
 
-    def tick(self, now: float) -> list[Effect]:
-        """Do what is due, and close the round if it is over."""
-        rnd, effects = self.live, list[Effect]()
-        if now >= self.updates.keep_due:
-            effects += self.updates.keep()
-        if rnd is None:
-            return effects
-        if rnd.masking is not None:
-            effects += rnd.masking.tick(now) + self._leave_out(rnd, rnd.masking, now)
-        if rnd.is_open:
-            effects += self.updates.uploads.tick(now)
-            for client in rnd.unanswered:
-                if now >= client.order_again_at:
-                    effects += self._order(client, now)
-        return effects + self.look(now)
-
-    def next_due(self, now: float) -> float:
-        """Return when `tick` is wanted."""
-        rnd, dues = self.live, [self.updates.keep_due]
-        if rnd is None:
-            return self.updates.keep_due
-        if rnd.masking is not None:
-            dues.append(rnd.masking.next_due())
-        if rnd.is_open:
-            dues += [rnd.next_due(now), self.updates.uploads.next_due()]
-            dues += [client.order_again_at for client in rnd.unanswered]
-        return min(dues)
+def _wake(_: float) -> list[Effect]:
+    return []  # the round is looked at whenever time has passed
 
 
 def _not_paid(agent: str, tau_ms: int, reason: str, *, gone: bool = False) -> Outcome:

@@ -1,4 +1,4 @@
-"""Updates on their way in: offers, chunks under credit, checks, receipts.
+"""Updates on their way in: offers, chunks under credit, checks.
 
 Whatever an agent sends can only hurt itself: what does not fit is counted by reason, answered
 where there is something to answer, and changes nothing else.
@@ -6,20 +6,16 @@ where there is something to answer, and changes nothing else.
 
 from msgspec.structs import replace
 
-from fedagent_node.effects import Effect, Mark, Received, Send, Warn
+from fedagent_node.effects import Effect, Received, Send, Warn
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     LEFT,
     Chunk,
     Decline,
     Need,
-    Outcome,
     OutcomeStatus,
-    Receipt,
     ReceiptStatus,
-    ReportReceipt,
     RoundClosed,
-    RoundReport,
     UpdateOffer,
 )
 from fedagent_protocol.tensors import MAX_HEADER_BYTES
@@ -31,16 +27,15 @@ from .effects import (
     Admitted,
     DiskFailed,
     DropSpool,
-    EdgeState,
     ForgetRound,
     Ignored,
-    Keep,
-    Kept,
     Save,
     WriteSpool,
 )
 from .exchange import Exchange
-from .round import RECEIPTS, Client, Phase, Round, Stage, Work, receipt_of
+from .receipts import Receipts
+from .round import Client, Round, Stage, Work, receipt_of
+from .state import EdgeState
 from .uploads import Uploads
 
 SMALLEST_CHUNK = 16 * 1024
@@ -49,87 +44,60 @@ MOST_BYTES_MASKED = 4
 """A masked number is of 8 bytes, that of a model of 2 or more."""
 KEPT_BYTES = 256 << 20
 """Bound on the files of unfinished updates; the oldest go first."""
-KEEP_S = 1.0
-"""How long an admitted update waits for the end of its round: what is in a model that is on the
-disk needs no place of its own. Its agent has it until the receipt."""
-HELD_BYTES = 8 << 20
-"""So much of small updates is held in memory at most."""
-REPORTS = 2
-"""Reports whose receipt may still say that work in them is not paid."""
-NO_DIGEST = "0" * 64
-VOID = "not paid: the coordinator settled the round without it"
-MAX_VOID = 1024
 
 
 class Updates:
-    """The newest round, and the updates of its clients.
+    """The updates of the newest round's clients.
 
     `kept` is work that a round's end interrupted, at most one for each agent, the newest last.
     """
 
-    def __init__(self, state: EdgeState, exchange: Exchange) -> None:
-        self.round: Round | None = None
-        self.uploads = Uploads(state.config.credit_bytes)
+    def __init__(self, state: EdgeState, exchange: Exchange, receipts: Receipts) -> None:
+        self.uploads = Uploads(state.config.credit_bytes, state.timers)
         self.kept: dict[str, Work] = {}
         self.most_kept_bytes = KEPT_BYTES
-        self.owed: dict[str, Client] = {}
-        """Those that are admitted and have no receipt; it waits for the disk or the coordinator."""
-        self.keep_at = float("inf")
-        self.unsaved = False
-        """Whether the disk had no room for the end of the newest round."""
-        self._held_bytes = 0
-        report = state.memory.report
-        self._reported = {(report.run, report.round): report} if report is not None else {}
         self._state = state
         self._counters = state.counters
         self._exchange = exchange
+        self._receipts = receipts
 
-    def named(self, run: str, number: int, *, closed: bool = False) -> Round | None:
-        """Return the open round if this is its name, or one that is `closed` and not reported."""
-        rnd = self.round
-        if rnd is None or rnd.name != (run, number) or rnd.phase is Phase.OVER:
-            return None
-        return rnd if closed or rnd.is_open else None
-
-    def client(self, agent: str) -> Client | None:
-        """Return an agent's part in the open round."""
-        rnd = self.round
-        return rnd.clients.get(agent) if rnd is not None and rnd.is_open else None
-
-    # ---------------------------------------------------- from offer to receipt
+    # ---------------------------------------------------- from offer to verdict
 
     def offer(self, event: Received, offer: UpdateOffer, now: float) -> list[Effect]:
         """Take, refuse or go on with an update, while the round is open."""
-        rnd = self.named(offer.run, offer.round)
-        if rnd is None:
-            return self._of_no_open_round(event.sender, offer, now)
-        client = rnd.clients.get(event.sender)
+        agent, rnd = event.sender, self._state.named(offer.run, offer.round)
+        if rnd is None or not rnd.is_open:
+            return self._of_no_open_round(agent, offer, now)
+        client = rnd.clients.get(agent)
         if client is None:
             self._counters["not_ordered"] += 1
-            return [_receipt(event.sender, offer, ReceiptStatus.EXPIRED, "not_ordered")]
+            return [_receipt(agent, offer, ReceiptStatus.EXPIRED, "not_ordered")]
         client.come_back()
         client.answered = True
-        known, effects = client.offer, list[Effect]()
-        if client.agent in self.owed:
+        if agent in self._receipts.owed:
             return []
-        if (again := _again(client, offer)) is not None:
-            return [again]
+        if (again := client.word(offer)) is not None:
+            return [Send(agent, again)]
+        known, effects = client.offer, list[Effect]()
         if known is None:
             reason, detail = _refusal(client, offer)
             if reason:
                 return self._reject(client, offer, reason, detail, now)
             effects = self._begin(client, offer)
+            if _is_small(client, offer, offer.first):
+                return effects + self._check(client, event, now, offer.first)
+            self.uploads.begin(client, self._state.sessions.session(agent).up)
         elif known.digest != offer.digest:
             self._counters["second_update"] += 1
-            return [_receipt(client.agent, offer, ReceiptStatus.REJECTED, "second_update")]
+            return [_receipt(agent, offer, ReceiptStatus.REJECTED, "second_update")]
         receiver = client.receiver
         if client.stage is not Stage.SENDING or receiver is None:
             return effects
         if offer.first and 0 not in receiver.have:
-            effects += self._accept(client, event, 0, offer.first, now)
-        elif receiver.complete:
-            effects += self._check(client, event)
-        if known is not None and not receiver.complete:
+            return effects + self._accept(client, event, 0, offer.first, now)
+        if receiver.complete:
+            return effects + self._check(client, event, now)
+        if known is not None:
             self.uploads.take_back(client)
         return effects + self.uploads.grant(client, now)
 
@@ -146,10 +114,10 @@ class Updates:
             if work.offer is not None:
                 effects.append(DropSpool((client.agent, work.offer.digest)))
             work.forget_file()
-            if not rnd.is_small(bare, offer.first):
+            if not _is_small(client, offer, offer.first):
                 work.offer = bare
-        client.work, client.offer, client.stage = work, bare, Stage.SENDING
-        self.uploads.begin(client, work.have, self._state.sessions.session(client.agent).up)
+        client.work, client.offer = work, bare
+        client.go(Stage.SENDING)
         return effects
 
     def chunk(self, event: Received, chunk: Chunk, now: float) -> list[Effect]:
@@ -158,15 +126,14 @@ class Updates:
         Raises:
             ChunkError: It does not fit; nothing changed.
         """
-        client = self.client(event.sender)
+        client = self._state.client(event.sender)
         offer = client.offer if client is not None else None
         named = chunk.run, chunk.digest
         if client is None or offer is None or named != (offer.run, offer.digest):
             return self._chunk_of_kept(event.sender, chunk)
         if client.stage is not Stage.SENDING:
             raise Ignored("chunk_twice")
-        effects = self._accept(client, event, chunk.index, chunk.data, now)
-        return effects + self.uploads.grant(client, now)
+        return self._accept(client, event, chunk.index, chunk.data, now)
 
     def _chunk_of_kept(self, agent: str, chunk: Chunk) -> list[Effect]:
         """Take a chunk that was under way when its round ended."""
@@ -178,7 +145,7 @@ class Updates:
         if work.have.issuperset(chunks):
             raise Ignored("chunk_twice")
         work.have.update(chunks)
-        work.moved = self.round.number if self.round is not None else 0
+        work.moved = self._state.memory.last_round
         offset = chunk.index * layout.chunk_bytes
         return [WriteSpool((agent, chunk.digest), offset, chunk.data)]
 
@@ -190,32 +157,36 @@ class Updates:
         assert offer is not None
         if not self.uploads.accept(client, index, len(data), now):
             self._counters["chunk_twice"] += 1
-            return []
+            return self.uploads.grant(client, now)
         if client.work is not None:
-            client.work.moved = client.round.number
-        if client.round.is_small(offer, data):
-            return self._check(client, event, data)
+            client.work.moved = client.round.order.round
+        if _is_small(client, offer, data):
+            return self._check(client, event, now, data)
         effects: list[Effect] = [WriteSpool(client.file, index * offer.chunk_bytes, data)]
         if not receiver.complete:
-            return effects
+            return effects + self.uploads.grant(client, now)
         whole = Need(run=offer.run, round=offer.round, digest=offer.digest, ranges=())
-        return [*effects, Send(client.agent, whole), *self._check(client, event)]
+        return [*effects, Send(client.agent, whole), *self._check(client, event, now)]
 
-    def _check(self, client: Client, event: Received, whole: bytes = b"") -> list[Effect]:
+    def _check(
+        self, client: Client, event: Received, now: float, whole: bytes = b""
+    ) -> list[Effect]:
         rnd = client.round
         assert client.offer is not None
         self.uploads.end(client)
-        client.stage, client.after_s = Stage.CHECKING, rnd.after(event.at)
+        client.go(Stage.CHECKING)
+        client.after_s = rnd.after(event.at)
         # The length of what is masked is that of the mask.
         limit = rnd.order.norm_limit if rnd.masking is None else 0.0
         edge = self._state.me.edge if event.proof else ""
-        return [Admit(client.key, client.offer, client.after_s, limit, edge, whole)]
+        admit = Admit(client.key, client.offer, client.after_s, limit, edge, whole)
+        return [admit, *self.uploads.grant_waiting(now)]
 
     def admitted(self, event: Admitted, now: float) -> list[Effect]:
         """Take in the verdict on an update; a valid one is owed a receipt."""
         run, number, agent = event.key
-        rnd, verdict = self.named(run, number), event.verdict
-        client = rnd.clients.get(agent) if rnd is not None else None
+        rnd, verdict = self._state.named(run, number), event.verdict
+        client = rnd.clients.get(agent) if rnd is not None and rnd.is_open else None
         if rnd is None or client is None or client.stage is not Stage.CHECKING:
             return []
         assert client.offer is not None
@@ -225,107 +196,14 @@ class Updates:
         status = client.receipt
         assert status is not None
         self._counters[f"updates_{status.name.lower()}"] += 1
-        self.owed[agent] = client
-        self._held_bytes += client.offer.size if rnd.layout.size <= SMALL_BYTES else 0
-        self.keep_at = now if self._held_bytes > HELD_BYTES else min(self.keep_at, now + KEEP_S)
+        self._receipts.owe(client, now)
         return []
-
-    # ------------------------------------------------ from the verdict to the receipt
-
-    @property
-    def keep_due(self) -> float:
-        """When `keep` is wanted; not while a model is made, whose end saves them, files removed."""
-        making = self.round is not None and self.round.phase is Phase.COMMITTING
-        return float("inf") if making else self.keep_at
-
-    def keep(self) -> list[Effect]:
-        """Make durable what is owed a receipt, or give it where the round is saved or settled."""
-        self.keep_at, self._held_bytes = float("inf"), 0
-        owed = self.owed.values()
-        if not owed:
-            return []
-        over = self.round is None or self.round.phase is Phase.OVER
-        if over and self._state.memory.report is None:
-            return self._receipted(list(owed))
-        if over and not self.unsaved:
-            return [replace(self._state.save(), owed=tuple(one.key for one in owed))]
-        return [Keep(tuple(one.ended for one in owed))]
-
-    def not_saved(self) -> list[Effect]:
-        """Keep what the end of a round should have saved: a kill must repeat its report."""
-        self.unsaved = self.round is not None and self.round.phase is Phase.OVER
-        return self.keep() if self.unsaved else []
-
-    def were_kept(self, event: Kept, now: float) -> list[Effect]:
-        """Give receipts for what is durable now; else wait for room, or the coordinator."""
-        if event.refused:
-            self.keep_at = now + KEEP_S
-            return [Warn("", f"the spool failed: {event.refused}")]
-        owed = (self.owed.get(key[2]) for key in event.keys)
-        return self._receipted([one for one in owed if one is not None and one.key in event.keys])
-
-    def _receipted(self, clients: list[Client]) -> list[Effect]:
-        for client in clients:
-            del self.owed[client.agent]
-        sends: list[Effect] = [Send(one.agent, one.word()) for one in clients]
-        return [*sends, Mark("edge.receipted")] if sends else []
-
-    def reported(self, report: RoundReport) -> None:
-        """Remember what a report says is to be paid."""
-        self._reported[report.run, report.round] = report
-        while len(self._reported) > REPORTS:
-            del self._reported[next(iter(self._reported))]
-
-    def settled(self, receipt: ReportReceipt) -> list[Effect]:
-        """Say of which work in a round it is not paid; the rest hears so with the next order."""
-        name, effects = (receipt.run, receipt.round), list[Effect]()
-        report = self._reported.get(name)
-        if report is None:
-            return []
-        paid = list[Outcome]()
-        for one in report.outcomes:
-            if one.valid and (receipt.too_late or one.agent in receipt.unpaid):
-                digest = one.proof.update.hex() if one.proof is not None else NO_DIGEST
-                effects += self.void(one.agent, name, digest)
-            elif one.valid:
-                paid.append(one)
-        self._reported[name] = replace(report, outcomes=tuple(paid))
-        return effects
-
-    def give_up(self, rnd: Round) -> list[Effect]:
-        """Say that a round is not reported, so that no work in it is paid."""
-        effects: list[Effect] = []
-        for client in rnd.clients.values():
-            if client.valid:
-                effects += self.void(client.agent, rnd.name)
-        return effects
-
-    def void(
-        self, agent: str, name: tuple[str, int], digest: str = NO_DIGEST, why: str = VOID
-    ) -> list[Effect]:
-        """Say that work is not paid whose receipt said, or would have said, that it counts."""
-        run, number = name
-        if self.round is not None and self.round.name == name:
-            client = self.round.clients[agent]
-            client.void, digest = why, client.file[1]
-            self.owed.pop(agent, None)
-        self._counters["updates_void"] += 1
-        void, status = self._state.memory.void, ReceiptStatus.VOID
-        void[agent] = Receipt(run=run, round=number, digest=digest, status=status, reason=why)
-        while len(void) > MAX_VOID:
-            del void[next(iter(void))]
-        return self.hear_void(agent) if self._state.sessions.is_present(agent) else []
-
-    def hear_void(self, agent: str) -> list[Effect]:
-        """Return what an agent that was away has not heard of its work."""
-        void = self._state.memory.void.pop(agent, None)
-        return [Send(agent, void)] if void is not None else []
 
     def disk_failed(self, failed: DiskFailed, now: float) -> list[Effect]:
         """Wait for an update to be offered again that the disk did not take."""
         agent = failed.agent
         effects: list[Effect] = [Warn(agent, f"the spool failed: {failed.detail}")]
-        client = self.client(agent)
+        client = self._state.client(agent)
         for work in (self.kept.get(agent), client.work if client is not None else None):
             if work is not None:
                 work.forget_file()
@@ -344,14 +222,13 @@ class Updates:
 
         Who has a receipt of the last round gets it again; who was ordered is too late, fit or not.
         """
-        rnd, kept = self.round, self.kept.get(agent)
+        rnd, kept = self._state.round, self.kept.get(agent)
         if kept is not None and (kept.run, kept.base) == (offer.run, offer.base):
             # It is wanted in a later round.
             return [Send(agent, RoundClosed(run=offer.run, round=offer.round, kept=True))]
         if rnd is None or rnd.name != (offer.run, offer.round):
-            if (paid := self._paid(agent, offer)) is not None:
-                # Before a restart.
-                return [_receipt(agent, offer, RECEIPTS[paid.status], paid.reason)]
+            if (paid := self._receipts.of_report(agent, offer)) is not None:
+                return [Send(agent, paid)]
             self._counters["expired"] += 1
             same = offer.run == self._state.memory.run
             reason = "the round is over" if same else "another run"
@@ -359,21 +236,13 @@ class Updates:
         client = rnd.clients.get(agent)
         if client is None:
             return [_receipt(agent, offer, ReceiptStatus.EXPIRED, "not_ordered")]
-        if (again := _again(client, offer)) is not None:
-            return [again]
+        if (again := client.word(offer)) is not None:
+            return [Send(agent, again)]
         self._counters["updates_too_late"] += 1
         tau = round(rnd.after(now) * 1000)
         text = f"update of round {offer.round} arrived after the close, {tau} ms after the order"
         receipt = _receipt(agent, offer, ReceiptStatus.TOO_LATE, "the round is closed")
         return [receipt, Warn(agent, text)]
-
-    def _paid(self, agent: str, offer: UpdateOffer) -> Outcome | None:
-        report = self._reported.get((offer.run, offer.round))
-        for one in report.outcomes if report is not None else ():
-            same = one.proof is None or one.proof.update.hex() == offer.digest
-            if one.agent == agent and one.valid and same:
-                return one
-        return None
 
     # -------------------------------------------------------- ends without an update
 
@@ -394,8 +263,8 @@ class Updates:
 
     def decline(self, event: Received, decline: Decline, now: float) -> list[Effect]:
         """End the wait for an agent that does not train, while the round is open."""
-        rnd = self.named(decline.run, decline.round)
-        if rnd is None:
+        rnd = self._state.named(decline.run, decline.round)
+        if rnd is None or not rnd.is_open:
             raise Ignored("out_of_round")
         reason, client = decline.reason, rnd.clients.get(event.sender)
         if client is None or client.is_settled:
@@ -406,7 +275,7 @@ class Updates:
 
     def left(self, agent: str, now: float) -> list[Effect]:
         """Wait no more for an agent that left."""
-        client = self.client(agent)
+        client = self._state.client(agent)
         if client is None or client.is_settled:
             return []
         return self.without(client, OutcomeStatus.GONE, LEFT, now)
@@ -423,22 +292,16 @@ class Updates:
 
     # ------------------------------------------------------------ unfinished work
 
-    def begin(self, rnd: Round) -> list[Effect]:
+    def begin(self, rnd: Round) -> None:
         """Name what agents may go on with in this round; forget what is too old, or of another."""
-        # The disk has the report of the one before, which is not given up: nothing is lost.
-        for agent in self.owed.keys() & rnd.clients.keys():
-            rnd.clients[agent].before = self.owed.pop(agent).word()
-        effects = self._receipted(list(self.owed.values()))
-        self.keep_at, self.unsaved, self.round = float("inf"), False, rnd
         self.kept = {
             agent: one
             for agent, one in self.kept.items()
-            if one.run == rnd.run and one.lasts(rnd.number, rnd.weighing.late_rounds)
+            if one.run == rnd.run and one.lasts(rnd.order.round, rnd.weighing.late_rounds)
         }
         self._exchange.keep(rnd.base, *(one.base for one in self.kept.values()))
         for agent, client in rnd.clients.items():
             client.kept = client.work = self.kept.get(agent)
-        return effects
 
     def close(self, rnd: Round) -> list[Effect]:
         """End all that is under way; stop those who still work, who may go on in later rounds."""
@@ -451,7 +314,7 @@ class Updates:
             else:
                 self._exchange.done(agent)
             if client.stage is not Stage.ENDED:
-                closed = RoundClosed(run=rnd.run, round=rnd.number, kept=work is not None)
+                closed = RoundClosed(run=rnd.run, round=rnd.order.round, kept=work is not None)
                 effects.append(Send(agent, closed))
         room = self.most_kept_bytes
         for agent, work in reversed(list(self.kept.items())):
@@ -512,15 +375,7 @@ def _unfinished(client: Client) -> Work | None:
     # Nothing of a model of one chunk can be half here.
     offered = client.offer is not None or work.offer is not None
     begun = work is client.kept or offered or rnd.layout.count > 1
-    return work if begun and work.lasts(rnd.number + 1, rnd.weighing.late_rounds) else None
-
-
-def _again(client: Client, offer: UpdateOffer) -> Send | None:
-    """Return what a client that has ended hears of an update; None if it has not."""
-    if (status := client.receipt) is None:
-        return None
-    declined = "declined: " if client.status is OutcomeStatus.DECLINED else ""
-    return _receipt(client.agent, offer, status, client.void or declined + client.reason)
+    return work if begun and work.lasts(rnd.order.round + 1, rnd.weighing.late_rounds) else None
 
 
 def _receipt(agent: str, offer: UpdateOffer, status: ReceiptStatus, reason: str) -> Send:
@@ -530,3 +385,8 @@ def _receipt(agent: str, offer: UpdateOffer, status: ReceiptStatus, reason: str)
 def _same(stored: UpdateOffer, offer: UpdateOffer) -> bool:
     known = (stored.digest, stored.size, stored.chunk_bytes)
     return known == (offer.digest, offer.size, offer.chunk_bytes)
+
+
+def _is_small(client: Client, offer: UpdateOffer, data: bytes) -> bool:
+    """Whether an update that came in one message goes to the disk together with its verdict."""
+    return len(data) == offer.size <= SMALL_BYTES and client.round.layout.size <= SMALL_BYTES

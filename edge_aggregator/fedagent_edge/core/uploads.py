@@ -1,6 +1,9 @@
 """Credit for updates on their way in: all clients together have at most a pool of it."""
 
+import math
+
 from fedagent_node.effects import Effect, Send
+from fedagent_node.timers import Timers
 from fedagent_protocol.messages import Need
 from fedagent_protocol.transfer import CreditPool, Layout, Pace, Receiver
 
@@ -12,8 +15,9 @@ LONGEST_REST_S = 15.0
 class Uploads:
     """The transfers of a round's updates."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, timers: Timers) -> None:
         self.pool = CreditPool(limit_bytes)
+        self._timers = timers
         self._active: dict[str, Client] = {}
         self._waiting: dict[str, float] = {}
         """When those without credit ask for some, the first first; 0: as soon as there is some."""
@@ -30,11 +34,12 @@ class Uploads:
         self._book(client, in_advance=nbytes)
         return 1
 
-    def begin(self, client: Client, have: set[int], pace: Pace) -> None:
-        """Begin with a client's update, of which there are chunks, at the pace of its link."""
+    def begin(self, client: Client, pace: Pace) -> None:
+        """Begin with a client's update, of which there may be chunks, at the pace of its link."""
         assert client.offer is not None
+        assert client.work is not None
         layout = Layout(client.offer.size, client.offer.chunk_bytes)
-        client.receiver, client.stalls = Receiver(layout, pace, have), 0
+        client.receiver, client.stalls = Receiver(layout, pace, client.work.have), 0
         self._book(client, in_advance=0)
         self._active[client.agent] = client
 
@@ -64,15 +69,19 @@ class Uploads:
 
     def grant(self, client: Client, now: float) -> list[Effect]:
         """Give this client credit as far as the pool has some, then those who wait."""
-        effects = self._ask(client, now)
+        return self._ask(client, now) + self.grant_waiting(now)
+
+    def grant_waiting(self, now: float) -> list[Effect]:
+        """Give those credit who wait for some, as far as the pool has it."""
+        effects: list[Effect] = []
         for agent in [agent for agent, at in self._waiting.items() if not at]:
-            other = self._active[agent]
-            if not self.pool.chunks(_chunk_bytes(other)):
+            client = self._active[agent]
+            if not self.pool.chunks(_chunk_bytes(client)):
                 break
-            effects += self._ask(other, now)
+            effects += self._ask(client, now)
         return effects
 
-    def tick(self, now: float) -> list[Effect]:
+    def _silent(self, now: float) -> list[Effect]:
         """Ask again after silence, ever more patiently."""
         effects: list[Effect] = []
         for agent, client in self._active.items():
@@ -90,13 +99,11 @@ class Uploads:
             if now >= at:
                 self._waiting[agent] = 0.0
                 effects += self._ask(self._active[agent], now)
+        receivers = [one.receiver for one in self._active.values() if one.receiver is not None]
+        dues = [one.due for one in receivers if one.due is not None]
+        rests = [at for at in self._waiting.values() if at]
+        self._timers.at("uploads", min([*dues, *rests], default=math.inf), self._silent)
         return effects
-
-    def next_due(self) -> float:
-        """Return when `tick` is wanted although nothing came."""
-        receivers = (client.receiver for client in self._active.values())
-        dues = [one.due for one in receivers if one is not None and one.due is not None]
-        return min((*dues, *filter(None, self._waiting.values())), default=float("inf"))
 
     def _ask(self, client: Client, now: float) -> list[Effect]:
         agent, receiver, offer = client.agent, client.receiver, client.offer
@@ -113,6 +120,7 @@ class Uploads:
             self._waiting[agent] = 0.0
         if not ranges:
             return []
+        self._timers.sooner("uploads", receiver.due or now, self._silent)
         run, number, _ = client.key
         return [Send(agent, Need(run=run, round=number, digest=offer.digest, ranges=ranges))]
 

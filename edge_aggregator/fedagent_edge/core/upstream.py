@@ -13,7 +13,8 @@ from fedagent_protocol.messages import (
     RoundReport,
 )
 
-from .effects import COORDINATOR, EdgeState, Ignored
+from .effects import COORDINATOR, Ignored
+from .state import EdgeState
 
 STATUS_S = 5.0
 CHANGES_WAIT_S = 0.5
