@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.books.read import open_reader
-from fedagent_edge.core import updates
+from fedagent_edge.core import receipts
 from fedagent_testbed.node import Node
 
 from . import World
@@ -68,7 +68,7 @@ def test_normal_runs_come_by_every_point(tmp_path: Path, monkeypatch: pytest.Mon
     large = ("rounds.count=3", "model.features=27000")
     World(tmp_path / "large", sets=large, chunk_bytes=64 * 1024).run()
     World(tmp_path / "evaluated", kind="evaluated").run()
-    monkeypatch.setattr(updates, "KEEP_S", 0.0)
+    monkeypatch.setattr(receipts, "KEEP_S", 0.0)
     World(tmp_path / "killed", sets=("rounds.count=6",)).kill_everybody(1).run()
     private = {f"agent.{name}" for name in POINTS["agent"] if name.partition(".")[0] in KIND_OF}
     assert sorted(seen | private) == HERE
@@ -98,7 +98,7 @@ def test_whoever_dies_wherever_all_invariants_hold(
 ) -> None:
     role, _, name = point.partition(".")
     if name == "spooled":  # these rounds end sooner
-        monkeypatch.setattr(updates, "KEEP_S", 0.0)
+        monkeypatch.setattr(receipts, "KEEP_S", 0.0)
     large = "chunk" in name or name.startswith(("model.whole", "books.file", "books.dropped"))
     # The second death at a place is of a rented edge's run, the third of neighbours.
     kind = KIND_OF.get(name.partition(".")[0]) or {2: "placed", 3: "peers"}.get(nth, "plain")
