@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_edge.core import sessions as sessions_
 from fedagent_protocol import messages as m
 from fedagent_protocol.columns import unpack
 
@@ -17,7 +16,7 @@ MOST = 24
 
 @pytest.fixture(autouse=True)
 def _small_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions_, "MAX_AGENTS", MOST)
+    monkeypatch.setattr(m, "MAX_AGENTS", MOST)
 
 
 class Listener:

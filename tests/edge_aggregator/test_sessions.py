@@ -194,7 +194,7 @@ def test_an_idle_device_that_is_ordered_has_time_to_answer_and_a_dead_one_half_a
         agent._hellos += 1  # no report of its own
         f.to_edge(agent.id, m.ContextReport(seq=9, available=True, price=5, period_ms=90_000))
     f.run_for(80.0)
-    f.run_for(f.core._search_at - f.now - 0.1)
+    f.run_for(f.core.timers._timers["search"][0] - f.now - 0.1)
     monkeypatch.setattr(harness, "DELAY_S", 1.0)
     f.agents["a1"].silent = True
     f.order(deadline_ms=90_000, max_wait_ms=90_000, min_updates=2)

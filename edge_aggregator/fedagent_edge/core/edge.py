@@ -3,6 +3,7 @@
 docs/protocol.md has the order of messages.
 """
 
+import math
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -70,7 +71,7 @@ class EdgeCore:
     """The edge aggregator's decisions; `opened` is a round to go on with after a restart."""
 
     def __init__(self, state: EdgeState, opened: ReopenedRound | None = None) -> None:
-        self.state = state
+        self.state, self.timers = state, state.timers
         self.memory, self.counters, self.sessions = state.memory, state.counters, state.sessions
         self.upstream = Upstream(state)
         self.exchange = Exchange(state)
@@ -78,9 +79,10 @@ class EdgeCore:
         self.evaluations = Evaluations(state, self.exchange)
         self.ended = ""
         """The run that is over."""
-        self._now = self._search_at = self._beacon_at = 0.0
+        self._tried_at, self._said = -math.inf, False
         self._beacon_again_s, self._period_ms = BEACON_S, round(1000 * LEAST_PERIOD_S)
-        self._room_at, self._tried_at = float("inf"), -float("inf")
+        self.timers.at("beacon", 0.0, self._beacon_again)
+        self.timers.at("search", 0.0, self._search)
         rounds, evaluations, updates = self.rounds, self.evaluations, self.rounds.updates
         self._inputs: Handlers = {
             Received: self._received,
@@ -114,29 +116,39 @@ class EdgeCore:
             m.Volunteer: evaluations.answer,
             m.PeerSend: evaluations.neighbours.send,
         }
-        self._of_the_coordinator: Handlers = {
-            m.CoordinatorBeacon: self.upstream.beacon,
-            m.EdgeWelcome: self._welcome,
-            m.Revocations: self._take_revocations,
-            m.RevocationsNeed: self._show_revocations,
-            m.RoundOpen: _bare(rounds.open),
-            m.RoundOrder: _bare(rounds.order),
-            m.ReportReceipt: _bare(self._report_receipt),
-            m.GlobalModel: _bare(self._global_model),
-            m.Chunk: _bare(self.exchange.chunk),
-            m.Need: self.exchange.need_up,
-            m.OpinionOpen: _bare(evaluations.open),
-            m.OpinionClose: _bare(evaluations.close),
-            m.OpinionsReceipt: _bare(evaluations.receipt),
-            m.RunEnded: _bare(self._run_ended),
+        self._of_the_run: Handlers = {
+            m.RoundOpen: rounds.open,
+            m.RoundOrder: rounds.order,
+            m.ReportReceipt: self._report_receipt,
+            m.GlobalModel: self._global_model,
+            m.Chunk: self.exchange.chunk,
+            m.OpinionOpen: evaluations.open,
+            m.OpinionClose: evaluations.close,
+            m.OpinionsReceipt: evaluations.receipt,
+            m.RunEnded: self._run_ended,
         }
 
     def receive(self, event: Input, now: float) -> list[Effect]:
         """Take in an event. Whatever comes from outside, nothing is raised."""
-        self._now = now
         handler = self._inputs.get(type(event))
         effects = handler(event, now) if handler is not None else []
-        return effects + self.rounds.look(now) + self.evaluations.look(now)
+        return effects + self._looked(now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        return self.timers.tick(now) + self._looked(now)
+
+    def next_due(self) -> float:
+        """Return when `tick` is wanted."""
+        return self.timers.next_due()
+
+    def urgent(self) -> bool:
+        """Return whether a round is live, or what it came to is not receipted."""
+        return self.state.live is not None or self.memory.report is not None
+
+    def _looked(self, now: float) -> list[Effect]:
+        """Go on with what may be over."""
+        return self.rounds.look(now) + self.evaluations.look(now)
 
     def _received(self, event: Received, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -205,7 +217,8 @@ class EdgeCore:
     def _lost(self, agent: str, now: float) -> list[Effect]:
         lost: list[Effect] = [Emit("agent_lost", {"agent": agent})]
         self.exchange.done(agent)
-        return lost + self.rounds.updates.left(agent, now) + self.evaluations.left(agent, now)
+        self.evaluations.left(agent, now)
+        return lost + self.rounds.updates.left(agent, now)
 
     def _gone(self, agent: str, now: float) -> list[Effect]:
         """Ask an agent whose connection broke, by its broker's word, whether it is here.
@@ -214,7 +227,7 @@ class EdgeCore:
         """
         if not self.sessions.doubt(agent, now):
             return []
-        self._search_at = min(self._search_at, self.sessions.next_answer)
+        self.timers.sooner("search", self.sessions.next_answer, self._search)
         return [Send(agent, m.Probe(nonce=0))]
 
     def _taken_over(self, event: TakenOver, now: float) -> list[Effect]:
@@ -267,7 +280,7 @@ class EdgeCore:
     def _revoked(self, revoked: Revoked, now: float) -> list[Effect]:
         """Go on without those whose certificates were revoked, and tell the coordinator."""
         self.state.crl, self.state.crl_pem = revoked.number, revoked.crl
-        effects: list[Effect] = [self._beacon(now, news=True)] if self._beacon_at else []
+        effects: list[Effect] = [self._beacon(now, news=True)] if self._said else []
         for agent in sorted(revoked.ids):
             if self.sessions.leave(agent):
                 self.counters["agents_revoked"] += 1
@@ -277,24 +290,26 @@ class EdgeCore:
     # -------------------------------------------------------- from coordinator
 
     def _from_coordinator(self, event: Received, now: float) -> list[Effect]:
-        message, kind = event.message, type(event.message)
-        if kind not in (m.CoordinatorBeacon, m.EdgeWelcome):
-            if event.sender not in ("", self.upstream.coordinator):
-                raise Ignored("other_coordinator")
-            if kind not in (m.Revocations, m.RevocationsNeed):
-                if not message.run or message.run != self.memory.run:
-                    raise Ignored("other_run")
-                self.upstream.heard(now)
-        return self._of_the_coordinator[kind](event, message, now)
-
-    def _take_revocations(self, _: Received, shown: m.Revocations, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
-        return [TakeRevocations(shown.crl)] if shown.number > self.state.crl else []
-
-    def _show_revocations(self, *_: object) -> list[Effect]:
-        """Tell a coordinator that has lost who was revoked."""
+        sender, message = event.sender, event.message
+        if isinstance(message, m.CoordinatorBeacon):
+            return self.upstream.beacon(sender, message, now)
+        if isinstance(message, m.EdgeWelcome):
+            return self._welcome(sender, message, now)
+        if sender not in ("", self.upstream.coordinator):
+            raise Ignored("other_coordinator")
         state = self.state
-        shown = m.Revocations(number=state.crl, crl=state.crl_pem)
-        return [Send(COORDINATOR, shown)] if state.crl_pem else []
+        if isinstance(message, m.Revocations):
+            return [TakeRevocations(message.crl)] if message.number > state.crl else []
+        if isinstance(message, m.RevocationsNeed):
+            # It has lost who was revoked.
+            shown = m.Revocations(number=state.crl, crl=state.crl_pem)
+            return [Send(COORDINATOR, shown)] if state.crl_pem else []
+        if not message.run or message.run != self.memory.run:
+            raise Ignored("other_run")
+        self.upstream.heard(now)
+        if isinstance(message, m.Need):
+            return self.exchange.need_up(message, link_idle=event.link_idle)
+        return self._of_the_run[type(message)](message, now)
 
     def _report_receipt(self, receipt: m.ReportReceipt, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
         self.upstream.receipt(receipt)
@@ -305,8 +320,8 @@ class EdgeCore:
             return [self.upstream.status(now)]
         return self.exchange.get(model, now)
 
-    def _welcome(self, event: Received, welcome: m.EdgeWelcome, now: float) -> list[Effect]:
-        if event.sender not in ("", welcome.coordinator):
+    def _welcome(self, sender: str, welcome: m.EdgeWelcome, now: float) -> list[Effect]:
+        if sender not in ("", welcome.coordinator):
             raise Ignored("welcome_as_another")
         memory = self.memory
         effects = self.upstream.welcome(welcome.coordinator, now)
@@ -388,7 +403,12 @@ class EdgeCore:
 
     def _look_for_room(self, now: float) -> None:
         """See soon whether there is room, but not all the time."""
-        self._room_at = min(self._room_at, max(now, self._tried_at + DISK_AGAIN_S))
+        self.timers.sooner("room", max(now, self._tried_at + DISK_AGAIN_S), self._try_disk)
+
+    def _try_disk(self, now: float) -> list[Effect]:
+        self._tried_at = now
+        most = max(self.memory.model_bytes, self.state.offered_bytes)
+        return [TryDisk(max(LEAST_ROOM_BYTES, 2 * most))]
 
     def _disk_failed(self, failed: DiskFailed, now: float) -> list[Effect]:
         """Give up what could not be written, and see whether there is room."""
@@ -434,7 +454,8 @@ class EdgeCore:
     def _beacon(self, now: float, *, news: bool = False) -> Send:
         """Return what every agent is told: that the edge is here, and what to prepare for."""
         again_s = BEACON_S if news else self._beacon_again_s
-        self._beacon_at, self._beacon_again_s = now + again_s, min(2 * again_s, m.LONGEST_PERIOD_S)
+        self._said, self._beacon_again_s = True, min(2 * again_s, m.LONGEST_PERIOD_S)
+        self.timers.at("beacon", now + again_s, self._beacon_again)
         self._period_ms = round(1000 * max(again_s, LEAST_PERIOD_S))
         state = self.state
         beacon = m.EdgeBeacon(
@@ -447,46 +468,24 @@ class EdgeCore:
         )
         return Send(EVERYBODY, beacon)
 
-    def tick(self, now: float) -> list[Effect]:
-        """Do what is due."""
-        self._now = now
-        effects = self.state.timers.tick(now) + self.upstream.tick(now) + self.exchange.tick(now)
-        if now >= self._room_at:
-            self._room_at, self._tried_at = float("inf"), now
-            most = max(self.memory.model_bytes, self.state.offered_bytes)
-            effects.append(TryDisk(max(LEAST_ROOM_BYTES, 2 * most)))
-        if now >= self._beacon_at:
-            effects.append(self._beacon(now))
-        if now >= self._search_at:
-            away = self.sessions.unanswered(now)
-            if away:
-                self.upstream.changed(now)
-            effects += [Emit("agent_away", {"agent": agent}) for agent in away]
-            self._search_at = min(now + SEARCH_S, self.sessions.next_answer)
-            awaited = self.rounds.awaited
-            for agent in awaited:
-                if self.sessions.silence(agent, now) >= ASK_S:
-                    effects += self._gone(agent, now)
-            for agent in self.sessions.lose_silent(now, awaited):
-                effects += self._lost(agent, now)
-        return effects + self.rounds.look(now) + self.evaluations.tick(now)
+    def _beacon_again(self, now: float) -> list[Effect]:
+        return [self._beacon(now)]
 
-    def next_due(self) -> float:
-        """Return when `tick` is wanted."""
-        now = self._now
-        activities = min(self.state.timers.next_due(), self.evaluations.next_due(now))
-        sessions = min(self.upstream.next_due(), self.exchange.next_due())
-        return min(activities, sessions, self._beacon_at, self._search_at, self._room_at)
-
-    def urgent(self) -> bool:
-        """Return whether a round is live, or what it came to is not receipted."""
-        return self.state.live is not None or self.memory.report is not None
+    def _search(self, now: float) -> list[Effect]:
+        """Look for agents that fell silent."""
+        away = self.sessions.unanswered(now)
+        if away:
+            self.upstream.changed(now)
+        effects: list[Effect] = [Emit("agent_away", {"agent": agent}) for agent in away]
+        self.timers.at("search", min(now + SEARCH_S, self.sessions.next_answer), self._search)
+        awaited = self.rounds.awaited
+        for agent in awaited:
+            if self.sessions.silence(agent, now) >= ASK_S:
+                effects += self._gone(agent, now)
+        for agent in self.sessions.lose_silent(now, awaited):
+            effects += self._lost(agent, now)
+        return effects
 
 
 def _nothing(*_: object) -> list[Effect]:
     return []
-
-
-def _bare(handler: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
-    """Return a handler that does not ask how a message came."""
-    return lambda _, message, now: handler(message, now)

@@ -3,15 +3,7 @@
 from msgspec import Struct
 
 from fedagent_node.effects import Input, RunJob, Write
-from fedagent_protocol.messages import (
-    LedgerHead,
-    OutcomeStatus,
-    Receipt,
-    RoundOrder,
-    RoundReport,
-    TaskClaim,
-    UpdateOffer,
-)
+from fedagent_protocol import messages as m
 from fedagent_task.aggregation import Weighed
 from fedagent_task.aggregation.bounds import Told
 from fedagent_task.secure_aggregation.keys import Seed
@@ -44,7 +36,7 @@ class Memory(Struct, kw_only=True, tag=True):
     body: bytes = b""
     recipe: str = ""
     """What people call the task: devices prepare it before the coordinator has welcomed us."""
-    claim: TaskClaim | None = None
+    claim: m.TaskClaim | None = None
     """The coordinator's word that the task is the run's: devices of its site ask for it."""
     model: str = ""
     model_bytes: int = 0
@@ -54,15 +46,15 @@ class Memory(Struct, kw_only=True, tag=True):
     last_round: int = 0
     open_round: int = 0
     """The last, while it is not reported; 0 of none."""
-    report: RoundReport | None = None
-    head: LedgerHead | None = None
+    report: m.RoundReport | None = None
+    head: m.LedgerHead | None = None
     """Newest head of the ledger of the coordinator that was served last."""
     told: tuple[Told, ...] = ()
     alignments: dict[str, float] = {}
     """The newest updates of the run, and how its devices were aligned: what is usual here."""
     mask_liars: tuple[str, ...] = ()
     """The newest that gave false shares in this run: they are in none of its masks any more."""
-    void: dict[str, Receipt] = {}
+    void: dict[str, m.Receipt] = {}
     """What agents that were away are to hear of work that is not paid."""
 
     def bar(self, agent: str) -> None:
@@ -89,7 +81,7 @@ class OpenRound(Struct, frozen=True, kw_only=True, tag=True):
 
     run: str
     boot: str = ""
-    order: RoundOrder
+    order: m.RoundOrder
     base: str
     began_at: float
     signs: int = 0
@@ -101,8 +93,8 @@ class Ended(Struct, frozen=True, tag=True):
 
     key: Key
     after_s: float
-    offer: UpdateOffer | None = None
-    status: OutcomeStatus = OutcomeStatus.ARRIVED
+    offer: m.UpdateOffer | None = None
+    status: m.OutcomeStatus = m.OutcomeStatus.ARRIVED
     reason: str = ""
 
 
@@ -175,7 +167,7 @@ class Admit(RunJob, frozen=True):
     """Verify a complete update: `Admitted`, or `DiskFailed`. Results keep the order of asking."""
 
     key: Key
-    offer: UpdateOffer
+    offer: m.UpdateOffer
     after_s: float
     norm_limit: float
     edge: str = ""

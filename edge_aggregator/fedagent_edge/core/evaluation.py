@@ -15,22 +15,9 @@ from typing import TypeVar
 import numpy as np
 
 from fedagent_node.effects import Effect, Received, Send, Warn
+from fedagent_protocol import messages as m
 from fedagent_protocol.columns import claim_column
 from fedagent_protocol.errors import MalformedError
-from fedagent_protocol.messages import (
-    EdgeMoments,
-    EdgeToCoordinator,
-    Opinion,
-    OpinionCall,
-    OpinionClose,
-    OpinionMode,
-    OpinionOpen,
-    Opinions,
-    OpinionsReceipt,
-    Volunteer,
-    Volunteers,
-    kind,
-)
 from fedagent_protocol.signed import CLAIM_BYTES, Asked, is_claim
 from fedagent_protocol.transfer import Layout
 from fedagent_task.moments import Moments
@@ -39,7 +26,7 @@ from .effects import COORDINATOR, Ignored
 from .exchange import Exchange
 from .neighbours import Neighbourhood
 from .sessions import MAX_ROWS_BYTES, AgentSessions
-from .state import EdgeState
+from .state import EdgeState, wake
 from .weighing import UNREAD, Task, task_of
 
 RETURN_S = 2.0
@@ -50,10 +37,10 @@ LAST_S = 30.0
 """After this nothing is repeated unasked: the coordinator repeats `OpinionOpen` if it wants it."""
 COALESCE_S = 0.02
 """How long a volunteer waits for others, so that they go up together."""
-NOTHING = OpinionOpen(round=-1, model="", until_ms=0)
+NOTHING = m.OpinionOpen(round=-1, model="", until_ms=0)
 
-Answer = Opinion | Volunteer
-A = TypeVar("A", Opinion, Answer)
+Answer = m.Opinion | m.Volunteer
+A = TypeVar("A", m.Opinion, Answer)
 
 
 class Stage(IntEnum):
@@ -73,7 +60,7 @@ class Evaluation:
     and are dropped unread.
     """
 
-    ask: OpinionOpen
+    ask: m.OpinionOpen
     task: Task
     settled_at: float = 0.0
     """Until then agents may come that were here before the edge's start, and it is not over
@@ -94,12 +81,12 @@ class Evaluation:
     @property
     def final(self) -> bool:
         """Whether answers go up together, once none is waited for; otherwise as they come."""
-        return self.ask.mode is not OpinionMode.PEERS
+        return self.ask.mode is not m.OpinionMode.PEERS
 
-    def is_same(self, ask: OpinionOpen) -> bool:
+    def is_same(self, ask: m.OpinionOpen) -> bool:
         """Whether this is the evaluation that the coordinator asks for."""
         mine = self.ask
-        if ask.mode is OpinionMode.MOMENTS and ask.slot != mine.slot:
+        if ask.mode is m.OpinionMode.MOMENTS and ask.slot != mine.slot:
             return False  # none had samples: they are asked anew
         return (mine.round, mine.model, mine.mode) == (ask.round, ask.model, ask.mode)
 
@@ -108,51 +95,65 @@ class Evaluation:
         answered = self.final and self.stage is Stage.CALLED and not self.awaited
         return now >= self.deadline or (answered and now >= self.settled_at)
 
+    @property
+    def due(self) -> float:
+        """When something of it may be due although nothing comes."""
+        dues = [self.up_at]
+        if self.stage <= Stage.CALLED:
+            dues.append(self.deadline)
+        if self.stage is Stage.CALLED:
+            dues += itertools.islice(self.awaited.values(), 1)
+            if self.final and not self.awaited:
+                dues.append(self.settled_at)
+        return min(dues)
+
     def take(self, agent: str, answer: Answer, state: EdgeState) -> str:
         """Take an answer; return what is wrong with it, if a person should know.
 
         Raises:
             Ignored: It is not the agent's first to what it was asked, in time, and its own.
         """
-        name, ask = kind(answer), self.ask
-        if agent not in self.asked or isinstance(answer, Opinion) is not self.final:
+        name, ask, mine = m.kind(answer), self.ask, state.memory
+        if agent not in self.asked or isinstance(answer, m.Opinion) is not self.final:
             raise Ignored(f"{name}_unasked")
-        if isinstance(answer, Opinion) and answer.model != ask.model:
+        if isinstance(answer, m.Opinion) and answer.model != ask.model:
             raise Ignored("opinion_of_another_model")
         if agent in self.given:
             raise Ignored(f"{name}_twice")
         if self.stage > Stage.CALLED:
             raise Ignored(f"{name}_late")
-        if answer.claim and not _is_theirs(state, ask, agent, answer):
-            # The coordinator would take it for the edge's own work; what has none it refuses in a
-            # site with certificates.
-            raise Ignored(f"{name}_unsigned")
-        self.given[agent] = answer
-        if isinstance(answer, Volunteer):
+        asked = Asked(
+            site=state.config.site, run=mine.run, round=ask.round, task=mine.task, model=ask.model
+        )
+        if isinstance(answer, m.Volunteer):
+            _expect_signed(agent, answer, asked.volunteer(agent, state.me.edge))
+            self.given[agent] = answer
             return ""
+        _expect_signed(agent, answer, asked.opinion(agent, answer))
+        self.given[agent] = answer
         if not answer.samples:
             self.unused[agent] = "none"
         if not 0 <= answer.score <= 1:
             self.unused[agent] = "invalid"
-        return self._moments_of(agent, answer) if ask.mode is OpinionMode.MOMENTS else ""
+        return self._moments_of(agent, answer) if ask.mode is m.OpinionMode.MOMENTS else ""
 
-    def _moments_of(self, agent: str, answer: Opinion) -> str:
+    def _moments_of(self, agent: str, answer: m.Opinion) -> str:
         if not answer.samples:
             return f"sent no statistics: {answer.reason or 'no samples'}"
         features = self.task.model.features if self.task.model is not None else 0
         most = self.task.limits.max_samples
         try:
             found = Moments.decode(answer.moments, features=features, most=most)
-            reason = "" if found.count == answer.samples else "count"
+            problem = "" if found.count == answer.samples else "count"
         except MalformedError as error:
-            reason = str(error)
-        if reason:
+            problem = str(error)
+        if problem:
             self.unused[agent] = "invalid"
-            return f"its statistics are invalid: {reason}"
+            return f"its statistics are invalid: {problem}"
         self.moments.append(found)
         return ""
 
-    def message(self, sessions: AgentSessions) -> EdgeToCoordinator:
+    def message(self, sessions: AgentSessions) -> m.EdgeToCoordinator:
         """Return what goes up, with the reasons why others have no part in it."""
         reasons = Counter({} if self.size else {"not_asked": sessions.present})
         for agent in self.asked:
@@ -160,12 +161,12 @@ class Evaluation:
             reasons[self.unused.get(agent, "") if agent in self.given else reason] += 1
         del reasons[""]
         match self.ask.mode:
-            case OpinionMode.REPORT:
+            case m.OpinionMode.REPORT:
                 return self._opinions(sessions, reasons)
-            case OpinionMode.PEERS:
+            case m.OpinionMode.PEERS:
                 return self._volunteers(sessions)
         found, ask = self.moments, self.ask
-        return EdgeMoments(
+        return m.EdgeMoments(
             run=ask.run,
             round=ask.round,
             epoch=sessions.epoch,
@@ -176,14 +177,14 @@ class Evaluation:
             reasons=dict(sorted(reasons.items())),
         )
 
-    def _opinions(self, sessions: AgentSessions, without: Counter[str]) -> Opinions:
+    def _opinions(self, sessions: AgentSessions, without: Counter[str]) -> m.Opinions:
         """Return a row for every opinion that fits.
 
         What most scores are is the metric of all, so that no single agent decides it; an
         answer with another one, or of an agent whose id does not fit yet, has no row.
         """
         ask, given = self.ask, self.given.items()
-        valid = {a: o for a, o in given if isinstance(o, Opinion) and a not in self.unused}
+        valid = {a: o for a, o in given if isinstance(o, m.Opinion) and a not in self.unused}
         listing = sessions.listing(ask.epoch, ask.known, sorted(valid))
         metrics = Counter(one.metric for one in valid.values())
         metric = max(sorted(metrics), key=metrics.__getitem__, default="")
@@ -193,7 +194,7 @@ class Evaluation:
         without["unnamed"] += len(same) - len(rows)
         opinions = [one for _, one in rows]
         epsilon = np.array([one.epsilon for one in opinions], "<f4")
-        return Opinions(
+        return m.Opinions(
             run=ask.run,
             round=ask.round,
             epoch=sessions.epoch,
@@ -210,7 +211,7 @@ class Evaluation:
             claim=claim_column([one.claim for one in opinions]),
         )
 
-    def _volunteers(self, sessions: AgentSessions) -> Volunteers:
+    def _volunteers(self, sessions: AgentSessions) -> m.Volunteers:
         """Return all who have volunteered so far and can be named.
 
         Who was asked is named as well: the coordinator counts who is at two edges once.
@@ -218,7 +219,7 @@ class Evaluation:
         ask = self.ask
         listing = sessions.listing(ask.epoch, ask.known, sorted(self.given), sorted(self.asked))
         rows = _fitting(sessions, self.given, 4, listing.named)
-        return Volunteers(
+        return m.Volunteers(
             run=ask.run,
             round=ask.round,
             epoch=sessions.epoch,
@@ -243,21 +244,20 @@ def _fitting(
     return rows[: MAX_ROWS_BYTES // (row_bytes + (CLAIM_BYTES if claimed else 0))]
 
 
-def _is_theirs(state: EdgeState, ask: OpinionOpen, agent: str, answer: Answer) -> bool:
-    mine = state.memory
-    asked = Asked(
-        site=state.config.site, run=mine.run, round=ask.round, task=mine.task, model=ask.model
-    )
-    if isinstance(answer, Opinion):
-        return is_claim(answer.claim, agent, asked.opinion(agent, answer))
-    return is_claim(answer.claim, agent, asked.volunteer(agent, state.me.edge))
+def _expect_signed(agent: str, answer: Answer, statement: bytes) -> None:
+    """Raise `Ignored` where an answer bears another's claim: it would be taken for our own work.
+
+    What has none the coordinator refuses in a site with certificates.
+    """
+    if answer.claim and not is_claim(answer.claim, agent, statement):
+        raise Ignored(f"{m.kind(answer)}_unsigned")
 
 
 class Evaluations:
     """The evaluation that was asked for last, and what agents say to each other in it."""
 
     def __init__(self, state: EdgeState, exchange: Exchange) -> None:
-        self.state = state
+        self.state, self._timers = state, state.timers
         self.neighbours = Neighbourhood(state.sessions, state.counters)
         self._exchange = exchange
         self.returned_at = 0.0
@@ -267,11 +267,15 @@ class Evaluations:
         """Begin with another run or task."""
         self.current = Evaluation(NOTHING, UNREAD, stage=Stage.ENDED)
         self._task: Task = task_of(self.state.memory.body)
+        self._begin_neighbours()
+
+    def _begin_neighbours(self) -> None:
         self.neighbours.begin(self.state.memory.run, self._task.peers)
+        self._timers.stop("neighbours")
 
     # -------------------------------------------------------- from coordinator
 
-    def open(self, ask: OpinionOpen, now: float) -> list[Effect]:
+    def open(self, ask: m.OpinionOpen, now: float) -> list[Effect]:
         """Begin an evaluation, or answer again what became of it."""
         last = self.current
         newest = max(self.state.memory.last_round, last.ask.round)
@@ -282,8 +286,9 @@ class Evaluations:
         if last.is_same(ask):
             # It has had no answer. The earliest estimate is that of the message delayed least.
             last.ask, last.deadline = ask, min(last.deadline, until)
-            ready = last.stage is Stage.OVER if last.final else last.size > 0
-            return self._send_answers(now) if ready else []
+            if last.stage is Stage.OVER if last.final else last.size > 0:
+                last.up_at = now
+            return []
         self._end(now)
         effects: list[Effect] = []
         if last.ask.model != ask.model:
@@ -291,17 +296,18 @@ class Evaluations:
         self.current = Evaluation(ask, self._task, self.returned_at, until)
         if not self.current.final:
             self.neighbours.call(until)
+            self._timers.stop("neighbours")
             for agent in self.state.sessions.present_ids():
                 effects += self.neighbours.neighbours_of(agent)
-        return effects + self._step(now)
+        return effects
 
-    def close(self, close: OpinionClose, now: float) -> list[Effect]:
+    def close(self, close: m.OpinionClose, now: float) -> list[Effect]:
         """End the evaluation of this round."""
         if self.current.ask.round == close.round:
             self._end(now)
         return []
 
-    def receipt(self, receipt: OpinionsReceipt, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
+    def receipt(self, receipt: m.OpinionsReceipt, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
         """Stop repeating: the opinions of this round are booked."""
         if self.current.ask.round == receipt.round:
             self.current.up_at = math.inf
@@ -309,12 +315,13 @@ class Evaluations:
 
     def end_run(self, now: float) -> None:
         """End the evaluation, and carry nothing any more; the run is over."""
-        self.neighbours.begin(self.state.memory.run, self.neighbours.spec)
+        self._begin_neighbours()
         self._end(now)
 
     def _end(self, now: float) -> None:
         self.neighbours.call_ended(now)
         self.current.stage, self.current.up_at = Stage.ENDED, math.inf
+        self._timers.stop("evaluation")
 
     # ------------------------------------------------------------- from agents
 
@@ -322,7 +329,7 @@ class Evaluations:
         """Take what an agent says about the model, if it was asked."""
         agent, current = event.sender, self.current
         if (answer.run, answer.round) != (self.state.memory.run, current.ask.round):
-            raise Ignored(f"{kind(answer)}_late")
+            raise Ignored(f"{m.kind(answer)}_late")
         problem = current.take(agent, answer, self.state)
         current.awaited.pop(agent, None)
         if not current.final:
@@ -341,7 +348,7 @@ class Evaluations:
 
     def here(self, agent: str, now: float) -> list[Effect]:
         """Call an agent that came, or came back, and send it its neighbours."""
-        self.neighbours.changed(now)
+        self._changed(now)
         effects: list[Effect] = []
         if self.neighbours.is_open(now):
             effects += self.neighbours.neighbours_of(agent)
@@ -350,13 +357,62 @@ class Evaluations:
             return []
         return effects + self._call_again(agent, now)
 
-    def left(self, agent: str, now: float) -> list[Effect]:
+    def left(self, agent: str, now: float) -> None:
         """Wait no more for an agent that left."""
-        self.neighbours.changed(now)
+        self._changed(now)
         if agent in self.current.asked:
             self.current.gone.add(agent)
             self.current.awaited.pop(agent, None)
-        return []
+
+    def _changed(self, now: float) -> None:
+        """Draw the graph of neighbours again soon: somebody came or went."""
+        if self.neighbours.is_open(now):
+            self._timers.sooner("neighbours", now + self.neighbours.wait_s, self._redraw)
+
+    def _redraw(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for named in self.neighbours.refresh():
+            effects.append(named)
+            if not self.current.final and named.to not in self.current.asked:
+                effects += self._call_again(named.to, now)
+        return effects
+
+    # -------------------------------------------------------------- from call to answer
+
+    def look(self, now: float) -> list[Effect]:
+        """Begin when the model is here, end when all have answered or the time is over.
+
+        To be called after each input, and when time has passed. A round that was ordered ends the
+        evaluation of the one before.
+        """
+        current, effects = self.current, list[Effect]()
+        if current.stage is Stage.ENDED:
+            return effects
+        if current.ask.round < self.state.memory.last_round:
+            self._end(now)
+            return effects
+        if current.stage is Stage.WAITING and now < current.deadline and self._is_held:
+            current.stage, current.size = Stage.CALLED, self.state.memory.model_bytes
+            current.up_at = math.inf if current.final else now
+            effects += [self._call(agent, now) for agent in self.state.sessions.present_ids()]
+        if current.stage <= Stage.CALLED and current.is_over(now):
+            current.stage, current.up_at = Stage.OVER, now
+        if current.stage is Stage.CALLED:
+            late = itertools.takewhile(lambda one: one[1] <= now, current.awaited.items())
+            effects += [self._call(agent, now) for agent, _ in list(late)]
+        if now >= current.up_at:
+            # Final answers are repeated until the receipt, others to the end.
+            wanted = current.final or current.stage <= Stage.CALLED
+            wanted = wanted and now < current.deadline + LAST_S
+            current.up_at = now + AGAIN_S if wanted else math.inf
+            effects.append(Send(COORDINATOR, current.message(self.state.sessions)))
+        self._timers.at("evaluation", current.due, wake)
+        return effects
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether the model is still the edge's: another may take its place on the disk."""
+        return self.state.memory.model == self.current.ask.model
 
     def _call_again(self, agent: str, now: float) -> list[Effect]:
         current = self.current
@@ -365,77 +421,13 @@ class Evaluations:
             return []
         return [self._call(agent, now)]
 
-    # ------------------------------------------------------------------- time
-
-    def look(self, now: float) -> list[Effect]:
-        """Begin when the model is here, end when all have answered or the time is over.
-
-        A round that was ordered ends the evaluation of the one before.
-        """
-        current, effects = self.current, list[Effect]()
-        if current.stage is not Stage.ENDED and current.ask.round < self.state.memory.last_round:
-            self._end(now)
-        if current.stage > Stage.CALLED:
-            return []
-        if current.stage is Stage.WAITING and now < current.deadline and self._is_held:
-            effects += self._begin(now)
-        if not current.is_over(now):
-            return effects
-        current.stage = Stage.OVER
-        return effects + self._send_answers(now)
-
-    def tick(self, now: float) -> list[Effect]:
-        """Do what is due, and repeat what was not answered."""
-        effects: list[Effect] = []
-        current = self.current
-        for named in self.neighbours.refresh() if now >= self.neighbours.due else ():
-            effects.append(named)
-            if not current.final and named.to not in current.asked:
-                effects += self._call_again(named.to, now)
-        return effects + self._step(now)
-
-    def _step(self, now: float) -> list[Effect]:
-        effects, current = self.look(now), self.current
-        if current.stage is Stage.CALLED:
-            due = itertools.takewhile(lambda one: one[1] <= now, current.awaited.items())
-            effects += [self._call(agent, now) for agent, _ in list(due)]
-        if now >= current.up_at:
-            effects += self._send_answers(now)
-        return effects
-
-    def next_due(self, now: float) -> float:  # noqa: ARG002 - as all parts of the edge
-        """Return when `tick` is wanted."""
-        current = self.current
-        dues = [current.up_at, self.neighbours.due]
-        if current.stage <= Stage.CALLED:
-            dues.append(current.deadline)
-        if current.stage is Stage.CALLED:
-            if current.awaited:
-                dues.append(next(iter(current.awaited.values())))
-            elif current.final:
-                dues.append(current.settled_at)
-        return min(dues)
-
-    @property
-    def _is_held(self) -> bool:
-        """Whether the model is still the edge's: another may take its place on the disk."""
-        return self.state.memory.model == self.current.ask.model
-
-    def _begin(self, now: float) -> list[Effect]:
-        state, current = self.state, self.current
-        current.stage, current.size = Stage.CALLED, state.memory.model_bytes
-        agents = state.sessions.present_ids()
-        if not current.final:
-            current.up_at = now
-        return [self._call(agent, now) for agent in agents]
-
     def _call(self, agent: str, now: float) -> Send:
         state, current = self.state, self.current
         ask = current.ask
         current.asked.add(agent)
         current.awaited.pop(agent, None)
         current.awaited[agent] = now + AGAIN_S
-        call = OpinionCall(
+        call = m.OpinionCall(
             run=state.memory.run,
             round=ask.round,
             task=state.memory.task,
@@ -449,11 +441,3 @@ class Evaluations:
             signed=ask.signed,
         )
         return Send(agent, call)
-
-    def _send_answers(self, now: float) -> list[Effect]:
-        """Send up what there is, and again: final answers until the receipt, others to the end."""
-        current = self.current
-        wanted = current.final or current.stage <= Stage.CALLED
-        wanted = wanted and now < current.deadline + LAST_S
-        current.up_at = now + AGAIN_S if wanted else math.inf
-        return [Send(COORDINATOR, current.message(self.state.sessions))]

@@ -3,6 +3,7 @@
 They are the edge's models, and what a task's devices get once.
 """
 
+import math
 from dataclasses import dataclass
 
 from fedagent_node.effects import (
@@ -61,7 +62,7 @@ class Exchange:
     """What is on its way in, at most a model and a file for devices, and what goes out."""
 
     def __init__(self, state: EdgeState) -> None:
-        self.state = state
+        self.state, self._timers = state, state.timers
         self._in: dict[str, Receiver] = {}
         self._pace = Pace()
         self._out: dict[tuple[str, str], Outlet] = {}
@@ -71,7 +72,6 @@ class Exchange:
         self._early: dict[str, tuple[Received, Need]] = {}
         """What agents asked of a file that is not here yet."""
         self._up: tuple[str, Sender] | None = None
-        self._once_again_at = float("inf")
 
     # ----------------------------------------------------- from the coordinator
 
@@ -100,13 +100,14 @@ class Exchange:
 
     def get_once(self, now: float) -> list[Effect]:
         """Get what the task's devices get once, or go on with it on a new link."""
-        memory, self._once_again_at = self.state.memory, float("inf")
+        memory = self.state.memory
+        self._timers.stop("once")
         if memory.once != self.state.once_held:
             self.state.once_held = ""  # another run's is removed with the next save
         if not memory.once or self.state.once_held:
             return []
         if self.state.trouble:
-            self._once_again_at = now + ONCE_AGAIN_S
+            self._timers.at("once", now + ONCE_AGAIN_S, self.get_once)
         if receiver := self._in.get(memory.once):
             receiver.forget_credit()
         offer = GlobalModel(run=memory.run, digest=memory.once, size=memory.once_bytes)
@@ -137,7 +138,7 @@ class Exchange:
     def once_finished(self, result: ModelFinished, now: float) -> list[Effect]:
         """Hand on what devices get once; get it again if it cannot be used."""
         if result.refused:
-            self._once_again_at = now + ONCE_AGAIN_S
+            self._timers.at("once", now + ONCE_AGAIN_S, self.get_once)
             return [Warn("", f"the tensors that devices get once cannot be used: {result.refused}")]
         self.state.once_held = result.digest
         effects: list[Effect] = []
@@ -164,9 +165,22 @@ class Exchange:
         return [*effects, FinishModel(digest, layout.size)] if receiver.complete else effects
 
     def _ask(self, digest: str, now: float) -> list[Effect]:
-        ranges = self._in[digest].ask(now)
+        receiver = self._in[digest]
+        ranges = receiver.ask(now)
+        if not ranges:
+            return []
+        self._timers.sooner("needs", receiver.due or now, self._ask_again)
         need = Need(run=self.state.memory.run, digest=digest, ranges=ranges)
-        return [Send(COORDINATOR, need)] if ranges else []
+        return [Send(COORDINATOR, need)]
+
+    def _ask_again(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for digest, receiver in self._in.items():
+            if receiver.due is not None and now >= receiver.due:
+                effects += self._ask(digest, now)
+        dues = [receiver.due for receiver in self._in.values() if receiver.due is not None]
+        self._timers.at("needs", min(dues, default=math.inf), self._ask_again)
+        return effects
 
     # ----------------------------------------------------------------- serving
 
@@ -228,7 +242,17 @@ class Exchange:
             if out.sender.pending:
                 break
             del self._waiting[key]
+        if self._waiting:
+            # Who is quiet gives its room back.
+            dues = [out.heard_at + QUIET_S for out in self._out.values() if out.booked]
+            self._timers.at("quiet", min(dues, default=math.inf), self._take_back)
         return effects
+
+    def _take_back(self, now: float) -> list[Effect]:
+        for out in self._out.values():
+            if now >= out.heard_at + QUIET_S:
+                self._book(out, 0)
+        return self._pump(now)
 
     def _book(self, out: Outlet, nbytes: int) -> None:
         self._room.take(nbytes - out.booked)
@@ -238,8 +262,10 @@ class Exchange:
         self._waiting.pop(key, None)
         if (out := self._out.pop(key, None)) is not None:
             self._book(out, 0)
+            if self._waiting:
+                self._timers.sooner("quiet", 0.0, self._take_back)
 
-    def need_up(self, event: Received, need: Need, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
+    def need_up(self, need: Need, *, link_idle: bool) -> list[Effect]:
         """Send what the coordinator authorised of the model we hold."""
         model = self.state.memory.model
         if not model or need.digest != model:
@@ -247,30 +273,9 @@ class Exchange:
         if self._up is None or self._up[0] != model:
             self._up = model, Sender(self.state.layout(self.state.memory.model_bytes))
         sender = self._up[1]
-        sender.authorise(need.ranges, link_idle=event.link_idle)
+        sender.authorise(need.ranges, link_idle=link_idle)
         effects: list[Effect] = []
         while (found := sender.next()) is not None:
             chunk = Chunk(run=need.run, digest=model, index=found[0], data=b"")
             effects.append(Send(COORDINATOR, chunk, stored=found[1]))
         return effects
-
-    # ------------------------------------------------------------------- time
-
-    def tick(self, now: float) -> list[Effect]:
-        """Ask again for what is due, and send what may be sent."""
-        effects = self.get_once(now) if now >= self._once_again_at else []
-        for digest, receiver in self._in.items():
-            if receiver.due is not None and now >= receiver.due:
-                effects += self._ask(digest, now)
-        for out in self._out.values() if self._waiting else ():
-            if now >= out.heard_at + QUIET_S:
-                self._book(out, 0)
-        return effects + self._pump(now)
-
-    def next_due(self) -> float:
-        """Return when `tick` is wanted."""
-        dues = [receiver.due for receiver in self._in.values() if receiver.due is not None]
-        if self._waiting:
-            # Who is quiet gives its room back.
-            dues += [out.heard_at + QUIET_S for out in self._out.values() if out.booked]
-        return min([*dues, self._once_again_at])

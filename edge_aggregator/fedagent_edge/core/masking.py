@@ -5,14 +5,7 @@ from collections.abc import Callable, Collection
 from enum import Enum
 
 from fedagent_node.effects import Effect, Send
-from fedagent_protocol.messages import (
-    MaskDelivery,
-    MaskKeys,
-    MaskOpening,
-    MaskRoster,
-    MaskShares,
-    RoundOrder,
-)
+from fedagent_protocol import messages as m
 from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
@@ -47,7 +40,7 @@ class Masking:
 
     def __init__(
         self,
-        order: RoundOrder,
+        order: m.RoundOrder,
         spec: SecureAggregationSpec,
         place: Place,
         began_at: float,
@@ -82,20 +75,20 @@ class Masking:
         return "", ""
 
     def receive(
-        self, agent: str, message: MaskKeys | MaskShares | MaskOpening, now: float
+        self, agent: str, message: m.MaskKeys | m.MaskShares | m.MaskOpening, now: float
     ) -> list[Effect]:
         """Take what an agent of the round sends; `MaskingError`: it does not fit."""
-        answer: MaskRoster | MaskDelivery | None = None
+        answer: m.MaskRoster | m.MaskDelivery | None = None
         match message:
-            case MaskKeys():
+            case m.MaskKeys():
                 try:
                     answer = self.cohort.keys(agent, message)
                 except MaskingError as error:
                     self.refused[agent] = error.reason
                     raise
-            case MaskShares():
+            case m.MaskShares():
                 answer = self.cohort.shares(agent, message)
-            case MaskOpening() if self._phase is _Phase.ANSWERS:
+            case m.MaskOpening() if self._phase is _Phase.ANSWERS:
                 if self.cohort.opening(agent, message):
                     self._unmask()
         sends: list[Effect] = [] if answer is None else [Send(agent, answer)]

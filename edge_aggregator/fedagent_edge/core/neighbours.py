@@ -16,13 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_node.effects import Effect, Received, Send
-from fedagent_protocol.messages import (
-    MAX_NEIGHBOURS,
-    MAX_PEER_BYTES,
-    Neighbours,
-    PeerDeliver,
-    PeerSend,
-)
+from fedagent_protocol import messages as m
 from fedagent_task.recipe.spec import PeersSpec
 
 from .effects import Ignored
@@ -49,9 +43,8 @@ where devices know their neighbours, one of two has to write first."""
 LINGER_S = 5.0
 """How long after a call what is under way may arrive: who is not answered takes it for silence."""
 SOON_S = 0.2
-"""How long a change of the graph waits for others: agents come in crowds."""
 PER_AGENT_S = 5e-4
-"""And longer where many have to be compared."""
+"""How long a change of the graph waits for others; longer where many have to be compared."""
 
 
 @dataclass(slots=True)
@@ -72,14 +65,11 @@ class Neighbourhood:
     Where devices know their neighbours: whom each has written to in this run.
     """
     _graph: Graph = field(default_factory=dict)
-    due: float = math.inf
-    """When the graph is drawn again."""
 
     def begin(self, run: str, spec: PeersSpec) -> None:
         """Begin with another run or task, and without anybody's neighbours."""
         self.run, self.spec = run, spec
-        self._graph, self.due = {}, math.inf
-        self._met, self._called_until = {}, -math.inf
+        self._graph, self._met, self._called_until = {}, {}, -math.inf
 
     def call(self, until: float) -> None:
         """Draw everybody's neighbours for a call, and carry envelopes until it is over."""
@@ -98,15 +88,15 @@ class Neighbourhood:
 
     # ----------------------------------------------------------------- envelopes
 
-    def send(self, event: Received, envelope: PeerSend, now: float) -> list[Effect]:
+    def send(self, event: Received, envelope: m.PeerSend, now: float) -> list[Effect]:
         """Hand on what one agent says to another."""
         if now >= self._had_until:
             self._had, self._had_until = Counter(), now + INBOX_S
         self._check(event.sender, envelope, now)
         self.counters["relayed"] += 1
-        return [Send(envelope.to, PeerDeliver(sender=event.sender, body=envelope.body))]
+        return [Send(envelope.to, m.PeerDeliver(sender=event.sender, body=envelope.body))]
 
-    def _check(self, sender: str, envelope: PeerSend, now: float) -> None:
+    def _check(self, sender: str, envelope: m.PeerSend, now: float) -> None:
         """Note what is sent, or raise `Ignored` where it is too much, or for nobody."""
         to, size = envelope.to, len(envelope.body) + OVERHEAD_BYTES
         if not self.is_open(now):
@@ -118,7 +108,7 @@ class Neighbourhood:
         theirs = self._met.get(to, {})
         had = self._had[to, sender] + size
         if sender in theirs:
-            if had > max(MAX_PEER_BYTES + OVERHEAD_BYTES, INBOX_BYTES // len(theirs)):
+            if had > max(m.MAX_PEER_BYTES + OVERHEAD_BYTES, INBOX_BYTES // len(theirs)):
                 raise Ignored("relay_crowded")
         elif self.spec.graph != "declared" or had > CARD_BYTES:
             raise Ignored("relay_stranger")
@@ -130,10 +120,10 @@ class Neighbourhood:
 
     # -------------------------------------------------------------- neighbours
 
-    def changed(self, now: float) -> None:
-        """Note that somebody came or went."""
-        if self.is_open(now) and self.due == math.inf:
-            self.due = now + SOON_S + PER_AGENT_S * len(self._graph)
+    @property
+    def wait_s(self) -> float:
+        """How long a change of the graph waits for others: agents come in crowds."""
+        return SOON_S + PER_AGENT_S * len(self._graph)
 
     def refresh(self) -> list[Send]:
         """Draw the graph again; return what goes to those whose neighbours changed.
@@ -141,7 +131,6 @@ class Neighbourhood:
         An agent that moves keeps its neighbours until then, since beliefs converge on
         a graph that stays.
         """
-        self.due = math.inf
         old, self._graph = self._graph, self._drawn()
         # Who is gone may be back in this call, and its neighbours go on writing to it.
         gone = {a: met for a, met in self._met.items() if self.sessions.has_place(a)}
@@ -156,7 +145,7 @@ class Neighbourhood:
     def _met_by(self, agent: str, peers: Iterable[str]) -> dict[str, None]:
         """Return whom an agent has met, the newest first, and not all for ever."""
         met = dict.fromkeys(peers) | self._met.get(agent, {})
-        return dict(itertools.islice(met.items(), 2 * MAX_NEIGHBOURS))
+        return dict(itertools.islice(met.items(), 2 * m.MAX_NEIGHBOURS))
 
     def _drawn(self) -> Graph:
         places = {agent: self.sessions.place(agent) for agent in self.sessions.present_ids()}
@@ -171,7 +160,7 @@ class Neighbourhood:
     def neighbours_of(self, agent: str) -> list[Send]:
         """Return the neighbours of an agent, as far as the graph has it."""
         peers = self._graph.get(agent)
-        return [] if peers is None else [Send(agent, Neighbours(run=self.run, peers=peers))]
+        return [] if peers is None else [Send(agent, m.Neighbours(run=self.run, peers=peers))]
 
 
 _Pair = tuple[float, int, int]
@@ -214,12 +203,12 @@ def within(places: Mapping[str, Place | None], radius: float) -> Graph:
     An agent without a place has no neighbours, and the graph may be in pieces.
     """
     ids, at = _table(places)
-    web = _Web(len(ids), cap=MAX_NEIGHBOURS)
+    web = _Web(len(ids), cap=m.MAX_NEIGHBOURS)
     placed = np.flatnonzero(~np.isnan(at[:, 0]))
     pairs: set[_Pair] = set()
     for start in range(0, len(placed), BLOCK):
         some = placed[start : start + BLOCK]
-        pairs |= _nearest_pairs(at, some, placed, MAX_NEIGHBOURS, radius)
+        pairs |= _nearest_pairs(at, some, placed, m.MAX_NEIGHBOURS, radius)
     web.add(pairs)
     return web.named(ids, at)
 

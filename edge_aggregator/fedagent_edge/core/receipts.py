@@ -3,14 +3,7 @@
 from msgspec.structs import replace
 
 from fedagent_node.effects import Effect, Mark, Send, Warn
-from fedagent_protocol.messages import (
-    Outcome,
-    Receipt,
-    ReceiptStatus,
-    ReportReceipt,
-    RoundReport,
-    UpdateOffer,
-)
+from fedagent_protocol import messages as m
 
 from .admission import SMALL_BYTES
 from .effects import Keep, Kept
@@ -105,19 +98,19 @@ class Receipts:
 
     # -------------------------------------------------------- from the report on
 
-    def reported(self, report: RoundReport) -> None:
+    def reported(self, report: m.RoundReport) -> None:
         """Remember what a report says is to be paid."""
         self._reported[report.run, report.round] = report
         while len(self._reported) > REPORTS:
             del self._reported[next(iter(self._reported))]
 
-    def settled(self, receipt: ReportReceipt) -> list[Effect]:
+    def settled(self, receipt: m.ReportReceipt) -> list[Effect]:
         """Say of which work in a round it is not paid; the rest hears so with the next order."""
         name, effects = (receipt.run, receipt.round), list[Effect]()
         report = self._reported.get(name)
         if report is None:
             return []
-        paid = list[Outcome]()
+        paid = list[m.Outcome]()
         for one in report.outcomes:
             if one.valid and (receipt.too_late or one.agent in receipt.unpaid):
                 digest = one.proof.update.hex() if one.proof is not None else NO_DIGEST
@@ -127,7 +120,7 @@ class Receipts:
         self._reported[name] = replace(report, outcomes=tuple(paid))
         return effects
 
-    def of_report(self, agent: str, offer: UpdateOffer) -> Receipt | None:
+    def of_report(self, agent: str, offer: m.UpdateOffer) -> m.Receipt | None:
         """Return the word on an update that was reported, also before a restart."""
         report = self._reported.get((offer.run, offer.round))
         for one in report.outcomes if report is not None else ():
@@ -155,8 +148,8 @@ class Receipts:
             client.void, digest = why, client.file[1]
             self.owed.pop(agent, None)
         self._state.counters["updates_void"] += 1
-        void, status = self._state.memory.void, ReceiptStatus.VOID
-        void[agent] = Receipt(run=run, round=number, digest=digest, status=status, reason=why)
+        void, status = self._state.memory.void, m.ReceiptStatus.VOID
+        void[agent] = m.Receipt(run=run, round=number, digest=digest, status=status, reason=why)
         while len(void) > MAX_VOID:
             del void[next(iter(void))]
         return self.hear_void(agent) if self._state.sessions.is_present(agent) else []

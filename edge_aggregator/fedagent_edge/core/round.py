@@ -11,19 +11,7 @@ from enum import Enum
 
 from msgspec import structs
 
-from fedagent_protocol.messages import (
-    UNANSWERED,
-    Assignment,
-    Outcome,
-    OutcomeStatus,
-    Receipt,
-    ReceiptStatus,
-    RoundOrder,
-    RoundReport,
-    TrainOrder,
-    UpdateOffer,
-    Weighting,
-)
+from fedagent_protocol import messages as m
 from fedagent_protocol.signed import proof_of
 from fedagent_protocol.transfer import Layout, Receiver
 from fedagent_task.aggregation import Contribution, RoundRule, Sums, Weighed
@@ -36,11 +24,11 @@ from .masking import Masking
 from .weighing import PLAIN, UNWEIGHED, Usual, Weighing
 
 RECEIPTS = {
-    OutcomeStatus.ARRIVED: ReceiptStatus.ACCEPTED,
-    OutcomeStatus.LATE: ReceiptStatus.LATE,
-    OutcomeStatus.MISSED: ReceiptStatus.TOO_LATE,
-    OutcomeStatus.REJECTED: ReceiptStatus.REJECTED,
-    OutcomeStatus.DECLINED: ReceiptStatus.REJECTED,
+    m.OutcomeStatus.ARRIVED: m.ReceiptStatus.ACCEPTED,
+    m.OutcomeStatus.LATE: m.ReceiptStatus.LATE,
+    m.OutcomeStatus.MISSED: m.ReceiptStatus.TOO_LATE,
+    m.OutcomeStatus.REJECTED: m.ReceiptStatus.REJECTED,
+    m.OutcomeStatus.DECLINED: m.ReceiptStatus.REJECTED,
 }
 """What a client that has ended hears of an update; one that is gone may come back."""
 NO_VERDICT = Verdict()
@@ -67,7 +55,7 @@ class Work:
     round: int
     base: str
     layout: Layout  # how the base is cut
-    offer: UpdateOffer | None = None  # the update of which there is a file
+    offer: m.UpdateOffer | None = None  # the update of which there is a file
     have: set[int] = field(default_factory=set)
     """Its chunks that are here."""
     moved: int = 0  # the round in which something of it went over the link last
@@ -93,9 +81,9 @@ class Client:
     """How far an ordered agent is in a round, and how it ended."""
 
     round: "Round"
-    assignment: Assignment
+    assignment: m.Assignment
     stage: Stage = Stage.WORKING
-    status: OutcomeStatus = OutcomeStatus.MISSED
+    status: m.OutcomeStatus = m.OutcomeStatus.MISSED
     reason: str = ""
     after_s: float | None = None
     """From the order to its last chunk (not to the verdict), or to its end without an update."""
@@ -105,7 +93,7 @@ class Client:
     too_slow: str = ""  # why its link cannot carry the model in time, as far as is known
     credit_bytes: int = 0  # what the order gave in advance
     booked_bytes: int = 0  # all that it has of the pool
-    offer: UpdateOffer | None = None
+    offer: m.UpdateOffer | None = None
     receiver: Receiver | None = None
     stalls: int = 0  # how often in a row its transfer was silent
     kept: Work | None = None  # what it may go on with instead of training anew
@@ -114,7 +102,7 @@ class Client:
     told: Contribution | None = None
     weighed: Weighed = UNWEIGHED
     void: str = ""  # why it is not paid, whatever was said
-    before: Receipt | None = None  # of its update in the round before, which its order brings
+    before: m.Receipt | None = None  # of its update in the round before, which its order brings
     agent: str = field(init=False)
     key: Key = field(init=False)
     """What names its update."""
@@ -127,13 +115,13 @@ class Client:
     @property
     def valid(self) -> bool:
         """Whether there is an update that is paid."""
-        return self.status in (OutcomeStatus.ARRIVED, OutcomeStatus.LATE)
+        return self.status in (m.OutcomeStatus.ARRIVED, m.OutcomeStatus.LATE)
 
     @property
-    def receipt(self) -> ReceiptStatus | None:
+    def receipt(self) -> m.ReceiptStatus | None:
         """What it hears of an update that it offers again; None if it has not ended."""
         if self.void:
-            return ReceiptStatus.VOID
+            return m.ReceiptStatus.VOID
         return RECEIPTS.get(self.status) if self.stage is Stage.ENDED else None
 
     @property
@@ -156,12 +144,12 @@ class Client:
         offer = None if self.verdict is NO_VERDICT else self.offer
         return Ended(self.key, self.after_s or 0.0, offer, self.status, self.reason)
 
-    def word(self, offer: UpdateOffer | None = None) -> Receipt | None:
+    def word(self, offer: m.UpdateOffer | None = None) -> m.Receipt | None:
         """Return what it hears of its update, or of what it offers now; None: not decided."""
         status, offer = self.receipt, offer or self.offer
         if status is None or offer is None:
             return None
-        declined = "declined: " if self.status is OutcomeStatus.DECLINED else ""
+        declined = "declined: " if self.status is m.OutcomeStatus.DECLINED else ""
         return receipt_of(offer, status, self.void or declined + self.reason)
 
     def go(self, stage: Stage) -> None:
@@ -170,7 +158,7 @@ class Client:
         self.round.standing[stage] += 1
         self.stage = stage
 
-    def end(self, status: OutcomeStatus, reason: str, after_s: float) -> None:
+    def end(self, status: m.OutcomeStatus, reason: str, after_s: float) -> None:
         """End it."""
         self.go(Stage.ENDED)
         self.status, self.reason = status, reason
@@ -179,12 +167,12 @@ class Client:
     def reset(self) -> None:
         """Wait for this agent again, from the start of its transfer."""
         self.go(Stage.WORKING)
-        self.status, self.reason = OutcomeStatus.MISSED, ""
+        self.status, self.reason = m.OutcomeStatus.MISSED, ""
         self.offer = self.receiver = self.after_s = None
 
     def come_back(self) -> None:
         """Wait for it again if it had left."""
-        if self.status is OutcomeStatus.GONE:
+        if self.status is m.OutcomeStatus.GONE:
             self.reset()
 
 
@@ -205,7 +193,7 @@ class Round:
     """
 
     run: str
-    order: RoundOrder
+    order: m.RoundOrder
     base: str
     layout: Layout
     began_at: float
@@ -219,7 +207,7 @@ class Round:
     given_up: str = ""  # why it is given up, once all that is complete is checked
     sums: Sums = field(default_factory=Sums)  # the scalars of the sum, once it is made
     closed_s: float = 0.0
-    outcomes: tuple[Outcome, ...] = ()  # how each agent ended, once it is closed
+    outcomes: tuple[m.Outcome, ...] = ()  # how each agent ended, once it is closed
     standing: Counter[Stage] = field(default_factory=Counter)
     """How many of its clients are in each stage."""
     rule: RoundRule = field(init=False)
@@ -276,11 +264,11 @@ class Round:
         assert after_s is not None
         client.verdict = verdict
         if after_s <= rule.deadline_s:
-            client.end(OutcomeStatus.ARRIVED, "", after_s)
+            client.end(m.OutcomeStatus.ARRIVED, "", after_s)
         elif after_s <= rule.give_up_s:
-            client.end(OutcomeStatus.LATE, "", after_s)
+            client.end(m.OutcomeStatus.LATE, "", after_s)
         else:
-            client.end(OutcomeStatus.MISSED, AFTER_MAX_WAIT, after_s)
+            client.end(m.OutcomeStatus.MISSED, AFTER_MAX_WAIT, after_s)
         if not rule.counts(after_s, used=len(self.placed), ordered=len(self.clients)):
             return
         stats, learner = offer.stats, self.weighing.learner
@@ -291,7 +279,7 @@ class Round:
             norm=verdict.norm if self.masking is None else 0.0,
             base_loss=stats.course.base_loss,
             local_steps=stats.course.local_steps,
-            uniform=self.order.weighting is not Weighting.SAMPLES,
+            uniform=self.order.weighting is not m.Weighting.SAMPLES,
             rate=learner.rate,
             most_steps=most_steps(learner, client.assignment.iterations),
             discount=(1.0 + age) ** -0.5,
@@ -320,10 +308,10 @@ class Round:
         scale = self.weighing.scale(self.sums)
         return Commit(*self.name, self.base, scale, seeds or (), tuple(terms))
 
-    def order_for(self, client: Client, credit: int, now: float) -> TrainOrder:
+    def order_for(self, client: Client, credit: int, now: float) -> m.TrainOrder:
         """Return an agent's order as it is now."""
         assignment, kept, after_s = client.assignment, client.kept, self.after(now)
-        return TrainOrder(
+        return m.TrainOrder(
             run=self.run,
             round=self.order.round,
             task=self.order.task,
@@ -383,16 +371,16 @@ class Round:
         self.closed_s = self.after(now)
         self.outcomes = tuple(self.outcome(client, now) for client in self.clients.values())
 
-    def outcome(self, client: Client, now: float) -> Outcome:
+    def outcome(self, client: Client, now: float) -> m.Outcome:
         """Return how an agent ended."""
         # To the update, or waited so far.
         end, offer = self.after(now) if client.after_s is None else client.after_s, client.offer
         tau = max(0, round(end * 1000))
         if offer is None or not client.valid:
             reason = client.reason
-            if client.status is OutcomeStatus.MISSED and not reason:
-                reason = client.too_slow if client.answered else UNANSWERED
-            return Outcome(
+            if client.status is m.OutcomeStatus.MISSED and not reason:
+                reason = client.too_slow if client.answered else m.UNANSWERED
+            return m.Outcome(
                 agent=client.agent, status=client.status, tau_ms=tau, censored=True, reason=reason
             )
         # What an agent claims cannot be longer than what its edge measured, and its score
@@ -411,10 +399,10 @@ class Round:
             train_ms=min(offer.stats.train_ms, tau),
             score_n=min(offer.stats.score_n, self.order.max_samples),
         )
-        return Outcome(
+        return m.Outcome(
             agent=client.agent,
             status=client.status,
-            in_time=client.status is OutcomeStatus.ARRIVED,
+            in_time=client.status is m.OutcomeStatus.ARRIVED,
             used=client.weighed.weight > 0,
             valid=True,
             weight=client.weighed.weight,
@@ -430,12 +418,12 @@ class Round:
             made_in=offer.made_in,
         )
 
-    def report(self, failed: str, now: float) -> RoundReport:
+    def report(self, failed: str, now: float) -> m.RoundReport:
         """Return what is reported; with `failed` nothing is used."""
         outcomes = self.outcomes
         if failed:
             outcomes = tuple(structs.replace(one, used=False, weight=0.0) for one in outcomes)
-        return RoundReport(
+        return m.RoundReport(
             run=self.run,
             round=self.order.round,
             epoch="",
@@ -448,8 +436,8 @@ class Round:
         )
 
 
-def receipt_of(offer: UpdateOffer, status: ReceiptStatus, reason: str) -> Receipt:
+def receipt_of(offer: m.UpdateOffer, status: m.ReceiptStatus, reason: str) -> m.Receipt:
     """Return the word on an update."""
-    return Receipt(
+    return m.Receipt(
         run=offer.run, round=offer.round, digest=offer.digest, status=status, reason=reason[:200]
     )

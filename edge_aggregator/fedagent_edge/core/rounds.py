@@ -5,17 +5,7 @@ import math
 from msgspec.structs import replace
 
 from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
-from fedagent_protocol.messages import (
-    MaskKeys,
-    MaskOpening,
-    MaskShares,
-    Need,
-    Outcome,
-    OutcomeStatus,
-    RoundClosed,
-    RoundOpen,
-    RoundOrder,
-)
+from fedagent_protocol import messages as m
 from fedagent_protocol.transfer import PIECE_BYTES, Layout
 from fedagent_task.secure_aggregation.keys import Place
 
@@ -24,7 +14,7 @@ from .exchange import Exchange
 from .masking import FALSE_SHARES, NOT_IN_COHORT, Masking
 from .receipts import Receipts
 from .round import Client, Phase, Round, Stage
-from .state import EdgeState
+from .state import EdgeState, wake
 from .updates import Updates
 from .upstream import Upstream
 from .weighing import Usual, weighing_of
@@ -52,7 +42,7 @@ class Rounds:
         reopened: ReopenedRound | None,
     ) -> None:
         self.state, self._timers = state, state.timers
-        self.waiting: RoundOrder | None = None
+        self.waiting: m.RoundOrder | None = None
         self.receipts = Receipts(state)
         self.updates = Updates(state, exchange, self.receipts)
         self._upstream = upstream
@@ -67,7 +57,7 @@ class Rounds:
             if rnd.masking is not None:
                 rnd.given_up = "secure aggregation: the edge was restarted in the round"
 
-    def _make(self, order: RoundOrder, began_at: float) -> Round:
+    def _make(self, order: m.RoundOrder, began_at: float) -> Round:
         memory = self.state.memory
         weighing = weighing_of(memory.body)
         usual = Usual(memory.told, memory.alignments)
@@ -80,7 +70,7 @@ class Rounds:
         self.updates.begin(rnd)
         state.round, memory.open_round = rnd, rnd.order.round
         for moment in rnd.moments:
-            self._timers.at(("round", moment), moment, _wake)
+            self._timers.at(("round", moment), moment, wake)
         if rnd.weighing.ring is not None:
             rnd.masking = Masking(
                 rnd.order,
@@ -91,7 +81,7 @@ class Rounds:
                 trusted=state.site_members(),
                 barred=frozenset(memory.mask_liars),
             )
-            self._timers.at("masking", rnd.masking.due, _wake)
+            self._timers.at("masking", rnd.masking.due, wake)
         return effects
 
     @property
@@ -104,7 +94,7 @@ class Rounds:
 
     # -------------------------------------------------------- from coordinator
 
-    def open(self, ask: RoundOpen, now: float) -> list[Effect]:
+    def open(self, ask: m.RoundOpen, now: float) -> list[Effect]:
         """Answer with the contexts of all agents."""
         rnd, effects = self.state.round, list[Effect]()
         if rnd is not None and ask.round > rnd.order.round:
@@ -113,7 +103,7 @@ class Rounds:
         columns = self.state.sessions.columns(ask, model=self.state.memory.model, now=now)
         return [*effects, Send(COORDINATOR, columns)]
 
-    def order(self, order: RoundOrder, now: float) -> list[Effect]:
+    def order(self, order: m.RoundOrder, now: float) -> list[Effect]:
         """Begin a round, now or when its model is here."""
         memory = self.state.memory
         if memory.report is not None and order.round == memory.report.round:
@@ -196,7 +186,7 @@ class Rounds:
     # ------------------------------------------------------------- from agents
 
     def mask(
-        self, event: Received, message: MaskKeys | MaskShares | MaskOpening, now: float
+        self, event: Received, message: m.MaskKeys | m.MaskShares | m.MaskOpening, now: float
     ) -> list[Effect]:
         """Take keys, shares and answers; also once the round is closed.
 
@@ -218,8 +208,8 @@ class Rounds:
             if client.stage is Stage.WORKING and masking.is_out(agent):
                 why = masking.refused.get(agent, NOT_IN_COHORT)
                 self.state.counters[NOT_IN_COHORT] += 1
-                effects += self.updates.without(client, OutcomeStatus.MISSED, why, now)
-                effects.append(Send(agent, RoundClosed(run=rnd.run, round=rnd.order.round)))
+                effects += self.updates.without(client, m.OutcomeStatus.MISSED, why, now)
+                effects.append(Send(agent, m.RoundClosed(run=rnd.run, round=rnd.order.round)))
         return effects
 
     def hello(self, agent: str, now: float) -> list[Effect]:
@@ -236,7 +226,7 @@ class Rounds:
         self.updates.uploads.take_back(client)
         return effects + self.updates.uploads.grant(client, now)
 
-    def wanted(self, agent: str, need: Need) -> Layout | None:
+    def wanted(self, agent: str, need: m.Need) -> Layout | None:
         """Return how a model is cut that an agent is to train from; None for no such model."""
         client, kept = self.state.client(agent), self.updates.kept.get(agent)
         # What a round's end interrupted goes on also before the next order.
@@ -313,7 +303,7 @@ class Rounds:
         if rnd.phase is Phase.UNMASKING and (rnd.hopeless or masking.seeds is not None):
             effects += self._name_liars(rnd, masking)
             effects += self._report(rnd, rnd.hopeless, now) if rnd.hopeless else [rnd.commit()]
-        self._timers.at("masking", masking.due, _wake)
+        self._timers.at("masking", masking.due, wake)
         return effects
 
     def _end(self, rnd: Round, now: float) -> list[Effect]:
@@ -379,10 +369,6 @@ class Rounds:
         return [*self._over(rnd), send, Emit("round_closed", event)]
 
 
-def _wake(_: float) -> list[Effect]:
-    return []  # the round is looked at whenever time has passed
-
-
-def _not_paid(agent: str, tau_ms: int, reason: str, *, gone: bool = False) -> Outcome:
-    status = OutcomeStatus.GONE if gone else OutcomeStatus.REJECTED
-    return Outcome(agent=agent, status=status, tau_ms=tau_ms, censored=True, reason=reason)
+def _not_paid(agent: str, tau_ms: int, reason: str, *, gone: bool = False) -> m.Outcome:
+    status = m.OutcomeStatus.GONE if gone else m.OutcomeStatus.REJECTED
+    return m.Outcome(agent=agent, status=status, tau_ms=tau_ms, censored=True, reason=reason)

@@ -11,18 +11,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from fedagent_node.effects import CLONED
+from fedagent_protocol import messages as m
 from fedagent_protocol.columns import Columns, claim_column, claims_in, pack
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.messages import (
-    LONGEST_PERIOD_S,
-    MAX_AGENTS,
-    SILENT_PERIODS,
-    ContextReport,
-    DeviceNote,
-    Hello,
-    RoundColumns,
-    RoundOpen,
-)
 from fedagent_protocol.signed import CLAIM_BYTES
 from fedagent_protocol.transfer import Pace
 
@@ -46,7 +37,7 @@ MAX_ROWS_BYTES = 600_000
 FLAPS = 5
 """A link that breaks takes its own place once; two devices take each other's for ever."""
 WITHIN_S = 120.0
-LEFT_OUT_S = 3 * LONGEST_PERIOD_S
+LEFT_OUT_S = 3 * m.LONGEST_PERIOD_S
 """So long both are left out after the last sign of two: three of the longest heartbeats."""
 
 
@@ -65,8 +56,8 @@ class AgentSession:
 
     agent: str
     heard_at: float
-    about: DeviceNote  # what its hello says of the device
-    context: ContextReport | None = None
+    about: m.DeviceNote  # what its hello says of the device
+    context: m.ContextReport | None = None
     context_at: float = 0.0
     present: bool = True
     away: bool = False
@@ -99,7 +90,7 @@ class AgentSession:
     def fresh_s(self) -> float:
         """How long it may be silent."""
         period_s = self.context.period_ms / 1000 if self.context is not None else 0.0
-        return max(LEAST_FRESH_S, SILENT_PERIODS * min(period_s, LONGEST_PERIOD_S))
+        return max(LEAST_FRESH_S, m.SILENT_PERIODS * min(period_s, m.LONGEST_PERIOD_S))
 
 
 @dataclass(slots=True)
@@ -121,11 +112,11 @@ class AgentSessions:
         """Note a sign of life; return the session, None if there is no room, and if it is new."""
         session = self._by_id.get(agent)
         if session is None:
-            if len(self._by_id) >= MAX_AGENTS:
+            if len(self._by_id) >= m.MAX_AGENTS:
                 self._forget_gone()
-            if len(self._by_id) >= MAX_AGENTS:
+            if len(self._by_id) >= m.MAX_AGENTS:
                 return None, False
-            session = self._by_id[agent] = AgentSession(agent, now, DeviceNote(agent=agent))
+            session = self._by_id[agent] = AgentSession(agent, now, m.DeviceNote(agent=agent))
             self._changed[agent] = None
             return session, True
         joined, session.present, session.heard_at = not session.present, True, now
@@ -148,11 +139,11 @@ class AgentSessions:
         for agent in gone - self._changed.keys():
             del self._by_id[agent]
 
-    def greet(self, agent: str, hello: Hello) -> bool:
+    def greet(self, agent: str, hello: m.Hello) -> bool:
         """Keep what a hello holds of the device; True if that is new."""
         session = self._by_id[agent]
         software, address = (safe_text(one, limit=64) for one in (hello.software, hello.address))
-        about = DeviceNote(agent=agent, name=hello.name, software=software, address=address)
+        about = m.DeviceNote(agent=agent, name=hello.name, software=software, address=address)
         if about == session.about:
             return False
         session.about = about
@@ -198,7 +189,7 @@ class AgentSessions:
         """Whether there is more about agents than went into the last status."""
         return bool(self._changed)
 
-    def changed_devices(self, now: float) -> tuple[DeviceNote, ...]:
+    def changed_devices(self, now: float) -> tuple[m.DeviceNote, ...]:
         """Return the agents of which something changed, once; the rest comes next time."""
         notes = []
         for agent in list(itertools.islice(self._changed, MAX_NOTES)):
@@ -210,7 +201,7 @@ class AgentSessions:
             notes.append(replace(session.about, here=here, age_ms=age_ms, reason=reason))
         return tuple(notes)
 
-    def context(self, session: AgentSession, report: ContextReport, now: float) -> None:
+    def context(self, session: AgentSession, report: m.ContextReport, now: float) -> None:
         """Keep the newest report: they come in order."""
         before = _gist(session.reason)
         session.context, session.context_at = report, now
@@ -311,7 +302,7 @@ class AgentSessions:
 
     def index(self, agent: str) -> int:
         """Return the position of an agent in the list; beyond its end if it is not there."""
-        return self._index.get(agent, MAX_AGENTS)
+        return self._index.get(agent, m.MAX_AGENTS)
 
     def listing(
         self, epoch: str, known: int, agents: Iterable[str], more: Iterable[str] = ()
@@ -321,14 +312,14 @@ class AgentSessions:
         If not all of the `agents` find a place in the list, another one begins with them;
         `more` are named as far as there is room.
         """
-        wanted = dict.fromkeys(itertools.islice(agents, MAX_AGENTS))
-        if len(self._index) + len(wanted.keys() - self._index.keys()) > MAX_AGENTS:
+        wanted = dict.fromkeys(itertools.islice(agents, m.MAX_AGENTS))
+        if len(self._index) + len(wanted.keys() - self._index.keys()) > m.MAX_AGENTS:
             self.epoch = hashlib.sha256(self.epoch.encode()).hexdigest()[:32]
             self._index = {}
             # With an epoch the coordinator forgets who is here.
             self._changed = dict.fromkeys(self._by_id)
         for agent in itertools.chain(wanted, more):
-            if len(self._index) < MAX_AGENTS:
+            if len(self._index) < m.MAX_AGENTS:
                 self._index.setdefault(agent, len(self._index))
         ids = list(self._index)
         known = min(known, len(ids)) if epoch == self.epoch else 0
@@ -337,7 +328,7 @@ class AgentSessions:
             named += 1
         return Listing(known, named, tuple(ids[known:named]))
 
-    def columns(self, ask: RoundOpen, *, model: str, now: float) -> RoundColumns:
+    def columns(self, ask: m.RoundOpen, *, model: str, now: float) -> m.RoundColumns:
         """Answer `open`: every fresh context, and the ids the coordinator lacks.
 
         What does not fit into one message waits: ids for the next round, and of the
@@ -365,7 +356,7 @@ class AgentSessions:
             values=array.astype(np.float32),
             claim=claims_in(claim_column([context.claim for context in contexts]), len(rows)),
         )
-        return RoundColumns(
+        return m.RoundColumns(
             run=ask.run,
             round=ask.round,
             epoch=self.epoch,

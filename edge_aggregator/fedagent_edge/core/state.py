@@ -6,6 +6,7 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from fedagent_edge.config import EdgeConfig
+from fedagent_node.effects import Effect
 from fedagent_node.timers import Timers
 from fedagent_protocol.messages import EdgeHello
 from fedagent_protocol.transfer import Layout
@@ -14,6 +15,11 @@ from fedagent_task.secure_aggregation.keys import Trusted, anybody
 from .effects import Memory, Save
 from .round import Client, Phase, Round
 from .sessions import AgentSessions
+
+
+def wake(_: float) -> list[Effect]:
+    """Do nothing, as a timer: rounds and evaluations are looked at whenever time has passed."""
+    return []
 
 
 @dataclass(slots=True)

@@ -7,17 +7,8 @@ where there is something to answer, and changes nothing else.
 from msgspec.structs import replace
 
 from fedagent_node.effects import Effect, Received, Send, Warn
+from fedagent_protocol import messages as m
 from fedagent_protocol.errors import ProtocolError
-from fedagent_protocol.messages import (
-    LEFT,
-    Chunk,
-    Decline,
-    Need,
-    OutcomeStatus,
-    ReceiptStatus,
-    RoundClosed,
-    UpdateOffer,
-)
 from fedagent_protocol.tensors import MAX_HEADER_BYTES
 from fedagent_protocol.transfer import Layout
 
@@ -63,7 +54,7 @@ class Updates:
 
     # ---------------------------------------------------- from offer to verdict
 
-    def offer(self, event: Received, offer: UpdateOffer, now: float) -> list[Effect]:
+    def offer(self, event: Received, offer: m.UpdateOffer, now: float) -> list[Effect]:
         """Take, refuse or go on with an update, while the round is open."""
         agent, rnd = event.sender, self._state.named(offer.run, offer.round)
         if rnd is None or not rnd.is_open:
@@ -71,7 +62,7 @@ class Updates:
         client = rnd.clients.get(agent)
         if client is None:
             self._counters["not_ordered"] += 1
-            return [_receipt(agent, offer, ReceiptStatus.EXPIRED, "not_ordered")]
+            return [_receipt(agent, offer, m.ReceiptStatus.EXPIRED, "not_ordered")]
         client.come_back()
         client.answered = True
         if agent in self._receipts.owed:
@@ -89,7 +80,7 @@ class Updates:
             self.uploads.begin(client, self._state.sessions.session(agent).up)
         elif known.digest != offer.digest:
             self._counters["second_update"] += 1
-            return [_receipt(agent, offer, ReceiptStatus.REJECTED, "second_update")]
+            return [_receipt(agent, offer, m.ReceiptStatus.REJECTED, "second_update")]
         receiver = client.receiver
         if client.stage is not Stage.SENDING or receiver is None:
             return effects
@@ -101,7 +92,7 @@ class Updates:
             self.uploads.take_back(client)
         return effects + self.uploads.grant(client, now)
 
-    def _begin(self, client: Client, offer: UpdateOffer) -> list[Effect]:
+    def _begin(self, client: Client, offer: m.UpdateOffer) -> list[Effect]:
         """Take an admissible offer; go on with what is here of the same update."""
         rnd, effects = client.round, list[Effect]()
         bare = replace(offer, first=b"", context=None)
@@ -120,7 +111,7 @@ class Updates:
         client.go(Stage.SENDING)
         return effects
 
-    def chunk(self, event: Received, chunk: Chunk, now: float) -> list[Effect]:
+    def chunk(self, event: Received, chunk: m.Chunk, now: float) -> list[Effect]:
         """Take a part of an update, whichever round it names.
 
         Raises:
@@ -135,7 +126,7 @@ class Updates:
             raise Ignored("chunk_twice")
         return self._accept(client, event, chunk.index, chunk.data, now)
 
-    def _chunk_of_kept(self, agent: str, chunk: Chunk) -> list[Effect]:
+    def _chunk_of_kept(self, agent: str, chunk: m.Chunk) -> list[Effect]:
         """Take a chunk that was under way when its round ended."""
         work = self.kept.get(agent)
         if work is None or work.offer is None or work.offer.digest != chunk.digest:
@@ -165,7 +156,7 @@ class Updates:
         effects: list[Effect] = [WriteSpool(client.file, index * offer.chunk_bytes, data)]
         if not receiver.complete:
             return effects + self.uploads.grant(client, now)
-        whole = Need(run=offer.run, round=offer.round, digest=offer.digest, ranges=())
+        whole = m.Need(run=offer.run, round=offer.round, digest=offer.digest, ranges=())
         return [*effects, Send(client.agent, whole), *self._check(client, event, now)]
 
     def _check(
@@ -214,10 +205,10 @@ class Updates:
             effects.append(DropSpool(client.file))
         client.reset()
         if not self._state.sessions.is_present(agent):
-            effects += self.without(client, OutcomeStatus.GONE, LEFT, now)
+            effects += self.without(client, m.OutcomeStatus.GONE, m.LEFT, now)
         return effects
 
-    def _of_no_open_round(self, agent: str, offer: UpdateOffer, now: float) -> list[Effect]:
+    def _of_no_open_round(self, agent: str, offer: m.UpdateOffer, now: float) -> list[Effect]:
         """Answer an update that changes nothing, and is not looked at.
 
         Who has a receipt of the last round gets it again; who was ordered is too late, fit or not.
@@ -225,35 +216,35 @@ class Updates:
         rnd, kept = self._state.round, self.kept.get(agent)
         if kept is not None and (kept.run, kept.base) == (offer.run, offer.base):
             # It is wanted in a later round.
-            return [Send(agent, RoundClosed(run=offer.run, round=offer.round, kept=True))]
+            return [Send(agent, m.RoundClosed(run=offer.run, round=offer.round, kept=True))]
         if rnd is None or rnd.name != (offer.run, offer.round):
             if (paid := self._receipts.of_report(agent, offer)) is not None:
                 return [Send(agent, paid)]
             self._counters["expired"] += 1
             same = offer.run == self._state.memory.run
             reason = "the round is over" if same else "another run"
-            return [_receipt(agent, offer, ReceiptStatus.EXPIRED, reason)]
+            return [_receipt(agent, offer, m.ReceiptStatus.EXPIRED, reason)]
         client = rnd.clients.get(agent)
         if client is None:
-            return [_receipt(agent, offer, ReceiptStatus.EXPIRED, "not_ordered")]
+            return [_receipt(agent, offer, m.ReceiptStatus.EXPIRED, "not_ordered")]
         if (again := client.word(offer)) is not None:
             return [Send(agent, again)]
         self._counters["updates_too_late"] += 1
         tau = round(rnd.after(now) * 1000)
         text = f"update of round {offer.round} arrived after the close, {tau} ms after the order"
-        receipt = _receipt(agent, offer, ReceiptStatus.TOO_LATE, "the round is closed")
+        receipt = _receipt(agent, offer, m.ReceiptStatus.TOO_LATE, "the round is closed")
         return [receipt, Warn(agent, text)]
 
     # -------------------------------------------------------- ends without an update
 
     def without(
-        self, client: Client, status: OutcomeStatus, reason: str, now: float
+        self, client: Client, status: m.OutcomeStatus, reason: str, now: float
     ) -> list[Effect]:
         """End the wait for an agent whose update is not whole, or not valid."""
         client.end(status, reason, client.round.after(now))
         self.uploads.end(client)
         effects: list[Effect] = []
-        if status is not OutcomeStatus.GONE:
+        if status is not m.OutcomeStatus.GONE:
             # Who left may come back, and go on; the others are final, also after a restart.
             effects.append(Save(client.ended))
             if client.offer is not None:
@@ -261,7 +252,7 @@ class Updates:
         self._exchange.done(client.agent)
         return effects
 
-    def decline(self, event: Received, decline: Decline, now: float) -> list[Effect]:
+    def decline(self, event: Received, decline: m.Decline, now: float) -> list[Effect]:
         """End the wait for an agent that does not train, while the round is open."""
         rnd = self._state.named(decline.run, decline.round)
         if rnd is None or not rnd.is_open:
@@ -271,22 +262,22 @@ class Updates:
             raise Ignored("decline_unasked")
         self._counters[f"declined_{reason}"] += 1
         text = f"{reason}: {decline.detail}" if decline.detail else str(reason)
-        return self.without(client, OutcomeStatus.DECLINED, text[:200], now)
+        return self.without(client, m.OutcomeStatus.DECLINED, text[:200], now)
 
     def left(self, agent: str, now: float) -> list[Effect]:
         """Wait no more for an agent that left."""
         client = self._state.client(agent)
         if client is None or client.is_settled:
             return []
-        return self.without(client, OutcomeStatus.GONE, LEFT, now)
+        return self.without(client, m.OutcomeStatus.GONE, m.LEFT, now)
 
     def _reject(
-        self, client: Client, offer: UpdateOffer, reason: str, detail: str, now: float
+        self, client: Client, offer: m.UpdateOffer, reason: str, detail: str, now: float
     ) -> list[Effect]:
         self._counters[f"rejected_{reason}"] += 1
         return [
-            *self.without(client, OutcomeStatus.REJECTED, reason, now),
-            _receipt(client.agent, offer, ReceiptStatus.REJECTED, reason),
+            *self.without(client, m.OutcomeStatus.REJECTED, reason, now),
+            _receipt(client.agent, offer, m.ReceiptStatus.REJECTED, reason),
             Warn(client.agent, f"update of round {offer.round} rejected: {reason}: {detail}"),
         ]
 
@@ -314,7 +305,7 @@ class Updates:
             else:
                 self._exchange.done(agent)
             if client.stage is not Stage.ENDED:
-                closed = RoundClosed(run=rnd.run, round=rnd.order.round, kept=work is not None)
+                closed = m.RoundClosed(run=rnd.run, round=rnd.order.round, kept=work is not None)
                 effects.append(Send(agent, closed))
         room = self.most_kept_bytes
         for agent, work in reversed(list(self.kept.items())):
@@ -335,7 +326,7 @@ class Updates:
         return ForgetRound(files, frozenset(one.base for _, one in kept))
 
 
-def _refusal(client: Client, offer: UpdateOffer) -> tuple[str, str]:
+def _refusal(client: Client, offer: m.UpdateOffer) -> tuple[str, str]:
     """Return reason and detail why an offer cannot be taken, or empty strings.
 
     Costs no memory: nothing of the update has been stored yet.
@@ -378,15 +369,15 @@ def _unfinished(client: Client) -> Work | None:
     return work if begun and work.lasts(rnd.order.round + 1, rnd.weighing.late_rounds) else None
 
 
-def _receipt(agent: str, offer: UpdateOffer, status: ReceiptStatus, reason: str) -> Send:
+def _receipt(agent: str, offer: m.UpdateOffer, status: m.ReceiptStatus, reason: str) -> Send:
     return Send(agent, receipt_of(offer, status, reason))
 
 
-def _same(stored: UpdateOffer, offer: UpdateOffer) -> bool:
+def _same(stored: m.UpdateOffer, offer: m.UpdateOffer) -> bool:
     known = (stored.digest, stored.size, stored.chunk_bytes)
     return known == (offer.digest, offer.size, offer.chunk_bytes)
 
 
-def _is_small(client: Client, offer: UpdateOffer, data: bytes) -> bool:
+def _is_small(client: Client, offer: m.UpdateOffer, data: bytes) -> bool:
     """Whether an update that came in one message goes to the disk together with its verdict."""
     return len(data) == offer.size <= SMALL_BYTES and client.round.layout.size <= SMALL_BYTES
