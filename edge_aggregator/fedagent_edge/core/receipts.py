@@ -46,13 +46,15 @@ class Receipts:
         wait_s = KEEP_S if self._held_bytes <= HELD_BYTES else 0.0
         self._state.timers.sooner("keep", now + wait_s, self._keep_now)
 
-    def _keep_now(self, now: float) -> list[Effect]:
+    def _keep_now(self, _: float) -> list[Effect]:
         rnd = self._state.round
-        if rnd is not None and rnd.phase is Phase.COMMITTING:
-            # The end of the job saves them, files removed.
-            self._state.timers.at("keep", now + KEEP_S, self._keep_now)
-            return []
-        return self.keep()
+        # A model that is made just now saves them when it is done, files removed.
+        return [] if rnd is not None and rnd.phase is Phase.COMMITTING else self.keep()
+
+    def round_over(self, now: float) -> None:
+        """Let those wait a little longer who are owed a receipt: the next order may bring it."""
+        if self.owed:
+            self._state.timers.sooner("keep", now + KEEP_S, self._keep_now)
 
     def keep(self) -> list[Effect]:
         """Make durable what is owed a receipt, or give it where the round is saved or settled."""

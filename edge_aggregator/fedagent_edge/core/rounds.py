@@ -174,12 +174,13 @@ class Rounds:
         if rnd is None:
             return []
         effects = self._close(rnd, now) if rnd.is_open else []
-        return effects + self.receipts.give_up(rnd) + self._over(rnd)
+        return effects + self.receipts.give_up(rnd) + self._over(rnd, now)
 
-    def _over(self, rnd: Round) -> list[Effect]:
+    def _over(self, rnd: Round, now: float) -> list[Effect]:
         rnd.phase, self.state.memory.open_round = Phase.OVER, 0
         for name in ("orders", "masking", *(("round", moment) for moment in rnd.moments)):
             self._timers.stop(name)
+        self.receipts.round_over(now)
         forget = self.updates.forget_round()
         return [self.state.save(), Mark("edge.reported"), forget, Mark("edge.spool_cleared")]
 
@@ -366,7 +367,7 @@ class Rounds:
             "failed": failed,
             "seconds": round(rnd.after(now), 4),
         }
-        return [*self._over(rnd), send, Emit("round_closed", event)]
+        return [*self._over(rnd, now), send, Emit("round_closed", event)]
 
 
 def _not_paid(agent: str, tau_ms: int, reason: str, *, gone: bool = False) -> m.Outcome:
