@@ -92,7 +92,10 @@ class EdgeDaemon:
         )
         await lan.start()
         lan.subscribe(*topics.edge_lan_filters(config.site, me))
-        self._emit_ready(address, broker_kind)
+        shown = broker_kind if shell.has_own_broker else str(address)
+        _log.info("%s: edge ready, broker %s (%s)", me, address, shown)
+        facts = {"id": me, "broker": str(address), "broker_kind": shown, "port": address.port}
+        shell.emit(Emit("ready", facts))
         await shell.be_observed("edge")
         shell.freeze()
         shell.spawn(self._find(address), "find-coordinator")
@@ -102,13 +105,6 @@ class EdgeDaemon:
         match effect:
             case TakeRevocations(crl=crl):
                 self._shell.spawn(self._shell.take_revocations(crl), "revocations")
-
-    def _emit_ready(self, address: BrokerAddress, broker_kind: str) -> None:
-        me = self._shell.id
-        shown = broker_kind if self._shell.has_own_broker else str(address)
-        _log.info("%s: edge ready, broker %s (%s)", me, address, shown)
-        facts = {"id": me, "broker": str(address), "broker_kind": shown, "port": address.port}
-        self._shell.emit(Emit("ready", facts))
 
     def _show(self, event: Emit) -> None:
         told = event.name.startswith("coordinator") or event.name == "run_ended"
@@ -130,8 +126,9 @@ class EdgeDaemon:
         current: BrokerAddress | None = None
         while True:
             self._adverts_changed.clear()
-            candidates = self._candidates(lan)
-            if candidates and not self._is_served():
+            candidates, wan = self._candidates(lan), self._shell.links.get(WAN)
+            served = wan is not None and wan.connected and self._core.upstream.joined
+            if candidates and not served:
                 following = _after(candidates, current)
                 if following != current:
                     current = following
@@ -178,25 +175,15 @@ class EdgeDaemon:
             return [typed]
         seen = [advert.address for advert in self._adverts]
         if self._shell.has_own_broker:
-            return list(dict.fromkeys([*seen, *self._joined_at()]))
+            # Where this edge joined its site: whose broker it is, the certificate there says.
+            joined = read_joined(self._shell.directory) if self._shell.membership else None
+            if joined is not None and joined.broker_port:
+                hosts = [split_place(one)[0] for one in joined.services]
+                seen += [BrokerAddress(host, joined.broker_port, "mqtts") for host in hosts]
+            return list(dict.fromkeys(seen))
         # An advert of the shared broker has no password: ours takes its place.
         seen = [lan if address == lan else address for address in seen]
         return seen if lan in seen else [*seen, lan]
-
-    def _joined_at(self) -> list[BrokerAddress]:
-        """Return where the coordinator's broker is, by where this edge joined its site.
-
-        That holds where multicast does not reach; whose it is, the certificate there says.
-        """
-        joined = read_joined(self._shell.directory) if self._shell.membership is not None else None
-        if joined is None or not joined.broker_port:
-            return []
-        hosts = (split_place(one)[0] for one in joined.services)
-        return [BrokerAddress(host, joined.broker_port, "mqtts") for host in hosts]
-
-    def _is_served(self) -> bool:
-        wan = self._shell.links.get(WAN)
-        return wan is not None and wan.connected and self._core.upstream.joined
 
     async def _dial(self, address: BrokerAddress) -> None:
         shell = self._shell

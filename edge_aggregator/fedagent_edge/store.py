@@ -77,7 +77,7 @@ from .core.effects import (
 from .core.exchange import MAX_MODEL_BYTES
 from .core.state import EdgeState
 from .core.weighing import Weighing, weighing_of
-from .spool import Journal, Place, Spool, framed, try_room
+from .spool import FOLD_BYTES, Journal, Place, Spool, framed, try_room
 
 KEPT_PIECES = 8
 """Pieces of models that are kept in memory, of up to 256 KiB each."""
@@ -190,7 +190,7 @@ class EdgeStore:
             for one, place in found.ended.values()
             if (verdict := self._looked_at_again(one, place)).valid or one.offer is None
         ]
-        self._spool.clear([_file(one) for one, _ in ended if one.offer is not None])
+        self._spool.clear([one.file for one, _ in ended if one.offer is not None])
         if opened.boot != self._boot or opened.began_at > now:
             longest = max(opened.order.max_wait_ms, opened.order.deadline_ms) / 1000
             opened = replace(opened, began_at=now - longest - 1.0)
@@ -203,9 +203,9 @@ class EdgeStore:
         if one.offer is None:
             return Verdict(str(one.status))
         if place[1]:
-            at_work.small[_file(one)] = place
+            at_work.small[one.file] = place
         try:
-            verdict = _look_at(at_work, self._content(at_work, _file(one)), one.offer.digest)
+            verdict = _look_at(at_work, self._content(at_work, one.file), one.offer.digest)
         except (OSError, ValueError):
             verdict = Verdict("lost")
         self._counters["spool_damaged"] += not verdict.valid
@@ -257,7 +257,27 @@ class EdgeStore:
     def write(self, effect: Write, now: float) -> Input | None:  # noqa: ARG002 - agents need `now`
         """Perform a disk effect; return its result, a failure too where the core can go on."""
         try:
-            return self._written(effect)
+            match effect:
+                case Mark():
+                    self._checkpoint(effect.name)
+                case Save():
+                    self._save(effect.record)
+                    return Kept(effect.owed) if effect.owed else None
+                case WriteSpool():
+                    self._spool.write(effect.file, effect.offset, effect.data)
+                    self._checkpoint("edge.chunk_written")
+                case DropSpool():
+                    self._spool.drop(effect.file)
+                case OpenModel():
+                    self._models.drop_part(effect.digest)
+                case WriteModel():
+                    self._models.write_part(effect.digest, effect.offset, effect.data)
+                case TryDisk():
+                    return DiskTried(try_room(self._directory, effect.size))
+                case ForgetRound():
+                    self._kept = effect
+                    if self._round is None:  # else it is open on the disk: no room for its end
+                        self._spool.clear(effect.files)
         except ContentLostError as error:
             return error.lost
         except OSError as error:
@@ -269,33 +289,12 @@ class EdgeStore:
                 case _ if error.errno in _FULL:
                     return _failed(error)
             raise disk_refused(self._directory, error) from error
-
-    def _written(self, effect: Write) -> Input | None:
-        match effect:
-            case Mark():
-                self._checkpoint(effect.name)
-            case Save():
-                self._save(effect.record)
-                return Kept(effect.owed) if effect.owed else None
-            case WriteSpool():
-                self._spool.write(effect.file, effect.offset, effect.data)
-                self._checkpoint("edge.chunk_written")
-            case DropSpool():
-                self._spool.drop(effect.file)
-            case OpenModel():
-                self._models.drop_part(effect.digest)
-            case WriteModel():
-                self._models.write_part(effect.digest, effect.offset, effect.data)
-            case TryDisk():
-                return DiskTried(try_room(self._directory, effect.size))
-            case ForgetRound():
-                self._forget_round(effect)
         return None
 
     def _save(self, record: Memory | OpenRound | Ended) -> None:
         if isinstance(record, Memory):
             before, model = self._noted, self._small.get(record.model, b"")
-            if self._journal.is_long and not record.open_round:
+            if self._journal.end > FOLD_BYTES and not record.open_round:
                 self._journal.begin_with(framed(record, model))
             else:
                 # Large, and the same for a whole run.
@@ -322,11 +321,6 @@ class EdgeStore:
         # anything is promised to an agent.
         self._journal.append(record)
 
-    def _forget_round(self, kept: ForgetRound) -> None:
-        self._kept = kept
-        if self._round is None:  # else it is open on the disk, which had no room for its end
-            self._spool.clear(kept.files)
-
     def flush(self) -> None:
         """Do nothing: no effect waits."""
 
@@ -352,39 +346,37 @@ class EdgeStore:
         return Job(type(effect).__name__.lower(), work, at_work.at_once)
 
     def _admit(self, admit: Admit, at_work: _AtWork) -> Input:
-        try:
-            verdict = self._verdict(at_work, admit)
-        except OSError as error:
-            return _failed(error, admit.key[2])
+        offer, agent = admit.offer, admit.key[2]
+        work = WorkClaim.offered(offer, admit.edge, agent)
+        if admit.edge and not is_claim(offer.claim, agent, work.statement):
+            verdict = Verdict("bad_claim", "not signed as the work of this round")
+        else:
+            try:
+                content = admit.whole or self._spool.content((agent, offer.digest))
+                verdict = _look_at(at_work, content, offer.digest, admit.norm_limit)
+            except OSError as error:
+                return _failed(error, agent)
         self._checkpoint("edge.complete")
         if admit.whole and verdict.valid:
-            at_work.small[admit.key[2], admit.offer.digest] = admit.whole
+            at_work.small[agent, offer.digest] = admit.whole
         return Admitted(admit.key, verdict)
 
     def _keep(self, keep: Keep, at_work: _AtWork) -> Input:
         """Have updates in the journal, or in files that it names, with one sync for all."""
         places: dict[File, Place] = {}
         try:
-            self._spool.sync(*(_file(one) for one in keep.ended if _file(one) not in at_work.small))
+            self._spool.sync(*(one.file for one in keep.ended if one.file not in at_work.small))
             for ended in keep.ended:
-                held = at_work.small.get(_file(ended), b"")
+                held = at_work.small.get(ended.file, b"")
                 place = self._journal.append(ended, held if isinstance(held, bytes) else b"")
                 if held:
-                    places[_file(ended)] = place
+                    places[ended.file] = place
             self._journal.sync()
         except OSError as error:
             return Kept((), str(error)[:120])
         at_work.small.update(places)
         self._checkpoint("edge.spooled")
         return Kept(tuple(one.key for one in keep.ended))
-
-    def _verdict(self, at_work: _AtWork, admit: Admit) -> Verdict:
-        offer, agent = admit.offer, admit.key[2]
-        work = WorkClaim.offered(offer, admit.edge, agent)
-        if admit.edge and not is_claim(offer.claim, agent, work.statement):
-            return Verdict("bad_claim", "not signed as the work of this round")
-        content = admit.whole or self._spool.content((agent, offer.digest))
-        return _look_at(at_work, content, offer.digest, admit.norm_limit)
 
     def _content(self, at_work: _AtWork, file: File) -> Buffer:
         small = at_work.small.get(file)
@@ -477,12 +469,6 @@ def _look_at(at_work: _AtWork, content: Buffer, digest: str, norm_limit: float =
         latest=weighing.rules.latest,
         signs=at_work.signs,
     )
-
-
-def _file(ended: Ended) -> File:
-    """Return what names the file of an update, where it is large."""
-    assert ended.offer is not None
-    return ended.key[2], ended.offer.digest
 
 
 def open_edge(

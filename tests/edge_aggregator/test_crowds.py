@@ -101,6 +101,6 @@ def test_whatever_agents_do_memory_is_bounded_and_those_here_are_heard(
                 listener.hear(hall.up(m.Volunteers)[-1])
         hall.wait(0.0)
         _report(hall, "worker", seq)  # as it does every 15 s
-        assert len(sessions._by_id) <= MOST
+        assert len(sessions.by_id) <= MOST
         assert len(sessions._index) <= MOST
-        assert sessions._changed.keys() <= sessions._by_id.keys()
+        assert sessions._changed.keys() <= sessions.by_id.keys()

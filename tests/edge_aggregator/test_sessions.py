@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedagent_edge.core.effects import Ignored
 from fedagent_edge.core.sessions import (
     ANSWER_S,
     ASK_AGAIN_S,
@@ -85,7 +86,7 @@ def test_who_does_not_answer_is_away_until_it_is_heard_again() -> None:
     assert _named(sessions, 5.0).keys() == {"agent-1", "agent-2"}
     assert sessions.present == 2
     assert sessions.is_present("agent-0"), "what it has begun may still come"
-    assert sessions.hear("agent-0", 6.0) == (sessions._by_id["agent-0"], False)
+    assert sessions.hear("agent-0", 6.0) == (sessions.by_id["agent-0"], False)
     assert [note.here for note in sessions.changed_devices(6.0)] == [True]
     assert len(_named(sessions, 6.0)) == 3
     assert not sessions.doubt("agent-0", 6.0), "it was asked just now"
@@ -113,7 +114,8 @@ def test_very_many_agents_fit_into_one_message_and_the_rest_follows() -> None:
     sessions = AgentSessions(EPOCH)
     for index in range(m.MAX_AGENTS):
         _report(sessions, f"{index:032x}", 0.0, price=1, features={f"f{i}": 1.0 for i in range(10)})
-    assert sessions.hear("one-too-many", 0.0) == (None, False)
+    with pytest.raises(Ignored, match="too_many_agents"):
+        sessions.hear("one-too-many", 0.0)
     ids: list[str] = []
     for turn in range(10):
         now = float(turn)
@@ -152,7 +154,8 @@ def test_a_hundred_thousand_words_of_devices_fit_into_messages() -> None:
     for index in range(MAX_NOTES + 1):
         agent = f"{index:064d}"
         _refuse(sessions, agent, wide, 1)
-        sessions.greet(agent, m.Hello(name=wide[:100], software=wide, address=wide[:64]))
+        about = sessions.by_id[agent]
+        sessions.greet(about, m.Hello(name=wide[:100], software=wide, address=wide[:64]))
     counts = []
     while sessions.has_changes:
         notes = sessions.changed_devices(1.0)

@@ -372,8 +372,8 @@ class World:
             if edge.driver is None:
                 continue
             sessions = edge.driver.core.sessions  # type: ignore[attr-defined] # an edge's core
-            if len(sessions._by_id) > len(self.here.agents):
-                found.append(f"{name} has {len(sessions._by_id)} sessions")
+            if len(sessions.by_id) > len(self.here.agents):
+                found.append(f"{name} has {len(sessions.by_id)} sessions")
         for name, agent in self.here.agents.items():
             # Of each edge one may wait for the rest of a round that has ended.
             if agent.driver is None:

@@ -47,7 +47,7 @@ def test_a_device_that_vanishes_is_known_to_be_away_within_20_s_where_a_round_wa
         driver = here.edges["edge-0"].driver
         assert driver is not None
         sessions = driver.core.sessions  # type: ignore[attr-defined] # an edge's core
-        away.extend(sessions.session(agent.id).away for agent in here.agents.values())
+        away.extend(sessions.by_id[agent.id].away for agent in here.agents.values())
 
     here.kernel.after(25.0, look)
     made.run(checked=False)

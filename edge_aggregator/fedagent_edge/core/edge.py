@@ -81,7 +81,7 @@ class EdgeCore:
         """The run that is over."""
         self._tried_at, self._said = -math.inf, False
         self._beacon_again_s, self._period_ms = BEACON_S, round(1000 * LEAST_PERIOD_S)
-        self.timers.at("beacon", 0.0, self._beacon_again)
+        self.timers.at("beacon", 0.0, self._beacon)
         self.timers.at("search", 0.0, self._search)
         rounds, evaluations, updates = self.rounds, self.evaluations, self.rounds.updates
         self._inputs: Handlers = {
@@ -119,7 +119,7 @@ class EdgeCore:
         self._of_the_run: Handlers = {
             m.RoundOpen: rounds.open,
             m.RoundOrder: rounds.order,
-            m.ReportReceipt: self._report_receipt,
+            m.ReportReceipt: rounds.settled,
             m.GlobalModel: self._global_model,
             m.Chunk: self.exchange.chunk,
             m.OpinionOpen: evaluations.open,
@@ -132,11 +132,11 @@ class EdgeCore:
         """Take in an event. Whatever comes from outside, nothing is raised."""
         handler = self._inputs.get(type(event))
         effects = handler(event, now) if handler is not None else []
-        return effects + self._looked(now)
+        return effects + self.rounds.look(now) + self.evaluations.look(now)
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
-        return self.timers.tick(now) + self._looked(now)
+        return self.timers.tick(now) + self.rounds.look(now) + self.evaluations.look(now)
 
     def next_due(self) -> float:
         """Return when `tick` is wanted."""
@@ -145,10 +145,6 @@ class EdgeCore:
     def urgent(self) -> bool:
         """Return whether a round is live, or what it came to is not receipted."""
         return self.state.live is not None or self.memory.report is not None
-
-    def _looked(self, now: float) -> list[Effect]:
-        """Go on with what may be over."""
-        return self.rounds.look(now) + self.evaluations.look(now)
 
     def _received(self, event: Received, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -171,7 +167,7 @@ class EdgeCore:
         if event.link != LAN:
             return self.upstream.connected(now)
         self.evaluations.returned_at = now + RETURN_S
-        return [self._beacon(now, news=True)]
+        return self._beacon(now, news=True)
 
     # ------------------------------------------------------------- from agents
 
@@ -180,11 +176,7 @@ class EdgeCore:
         if isinstance(message, m.Gone):
             effects += self._gone(agent, now)
             return
-        if self.sessions.is_left_out(agent, now):
-            raise Ignored("cloned")
         session, joined = self.sessions.hear(agent, now)
-        if session is None:
-            raise Ignored("too_many_agents")
         if joined:
             effects.append(Emit("agent_joined", {"agent": agent}))
         if joined and not isinstance(message, m.Hello):
@@ -196,7 +188,7 @@ class EdgeCore:
 
     def _hello(self, event: Received, hello: m.Hello, now: float) -> list[Effect]:
         agent = event.sender
-        if self.sessions.greet(agent, hello):
+        if self.sessions.greet(self.sessions.by_id[agent], hello):
             self.upstream.changed(now)
         me, memory = self.state.me, self.memory
         welcome = m.Welcome(
@@ -270,7 +262,7 @@ class EdgeCore:
         self, event: Received, need: m.RevocationsNeed, now: float
     ) -> list[Effect]:
         """Pass the authority's list on: agents learn of revoked edges by any other edge."""
-        state, session = self.state, self.sessions.session(event.sender)
+        state, session = self.state, self.sessions.by_id[event.sender]
         late = now < session.crl_at + CRL_AGAIN_S
         if late or not state.crl_pem or need.number >= state.crl:
             raise Ignored("revocations_unneeded")
@@ -280,7 +272,7 @@ class EdgeCore:
     def _revoked(self, revoked: Revoked, now: float) -> list[Effect]:
         """Go on without those whose certificates were revoked, and tell the coordinator."""
         self.state.crl, self.state.crl_pem = revoked.number, revoked.crl
-        effects: list[Effect] = [self._beacon(now, news=True)] if self._said else []
+        effects = self._beacon(now, news=True) if self._said else []
         for agent in sorted(revoked.ids):
             if self.sessions.leave(agent):
                 self.counters["agents_revoked"] += 1
@@ -306,14 +298,10 @@ class EdgeCore:
             return [Send(COORDINATOR, shown)] if state.crl_pem else []
         if not message.run or message.run != self.memory.run:
             raise Ignored("other_run")
-        self.upstream.heard(now)
+        self.upstream.heard_at = now
         if isinstance(message, m.Need):
             return self.exchange.need_up(message, link_idle=event.link_idle)
         return self._of_the_run[type(message)](message, now)
-
-    def _report_receipt(self, receipt: m.ReportReceipt, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
-        self.upstream.receipt(receipt)
-        return self.rounds.receipts.settled(receipt)
 
     def _global_model(self, model: m.GlobalModel, now: float) -> list[Effect]:
         if model.digest == self.memory.model:
@@ -335,7 +323,7 @@ class EdgeCore:
             memory.adopt(welcome.run, welcome.task, welcome.body)
             self.evaluations.adopt()
             forget = self.rounds.updates.forget_round()
-            effects += [self.state.save(), forget, self._beacon(now, news=True)]
+            effects += [self.state.save(), forget, *self._beacon(now, news=True)]
         if (welcome.recipe, welcome.claim) != (memory.recipe, memory.claim):
             memory.recipe, memory.claim = welcome.recipe, welcome.claim
             effects.append(self.state.save())
@@ -451,11 +439,11 @@ class EdgeCore:
     def _task(self) -> str:
         return "" if self.ended == self.memory.run else self.memory.task
 
-    def _beacon(self, now: float, *, news: bool = False) -> Send:
-        """Return what every agent is told: that the edge is here, and what to prepare for."""
+    def _beacon(self, now: float, *, news: bool = False) -> list[Effect]:
+        """Tell every agent that the edge is here, and what to prepare for."""
         again_s = BEACON_S if news else self._beacon_again_s
         self._said, self._beacon_again_s = True, min(2 * again_s, m.LONGEST_PERIOD_S)
-        self.timers.at("beacon", now + again_s, self._beacon_again)
+        self.timers.at("beacon", now + again_s, self._beacon)
         self._period_ms = round(1000 * max(again_s, LEAST_PERIOD_S))
         state = self.state
         beacon = m.EdgeBeacon(
@@ -466,10 +454,7 @@ class EdgeCore:
             task=self._task,
             crl=state.crl if state.crl_pem else 0,
         )
-        return Send(EVERYBODY, beacon)
-
-    def _beacon_again(self, now: float) -> list[Effect]:
-        return [self._beacon(now)]
+        return [Send(EVERYBODY, beacon)]
 
     def _search(self, now: float) -> list[Effect]:
         """Look for agents that fell silent."""
@@ -480,7 +465,8 @@ class EdgeCore:
         self.timers.at("search", min(now + SEARCH_S, self.sessions.next_answer), self._search)
         awaited = self.rounds.awaited
         for agent in awaited:
-            if self.sessions.silence(agent, now) >= ASK_S:
+            session = self.sessions.by_id.get(agent)
+            if session is not None and now - session.heard_at >= ASK_S:
                 effects += self._gone(agent, now)
         for agent in self.sessions.lose_silent(now, awaited):
             effects += self._lost(agent, now)

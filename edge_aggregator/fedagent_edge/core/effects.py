@@ -97,6 +97,12 @@ class Ended(Struct, frozen=True, tag=True):
     status: m.OutcomeStatus = m.OutcomeStatus.ARRIVED
     reason: str = ""
 
+    @property
+    def file(self) -> File:
+        """What names the file of its update, where it is large."""
+        assert self.offer is not None
+        return self.key[2], self.offer.digest
+
 
 Record = Memory | OpenRound | Ended
 

@@ -63,7 +63,8 @@ class Exchange:
 
     def __init__(self, state: EdgeState) -> None:
         self.state, self._timers = state, state.timers
-        self._in: dict[str, Receiver] = {}
+        self.expected: dict[str, Receiver] = {}
+        """Files on their way in."""
         self._pace = Pace()
         self._out: dict[tuple[str, str], Outlet] = {}
         self._waiting: dict[tuple[str, str], None] = {}
@@ -75,10 +76,6 @@ class Exchange:
 
     # ----------------------------------------------------- from the coordinator
 
-    def expects(self, digest: str) -> bool:
-        """Whether a file is on its way in."""
-        return digest in self._in
-
     def get(self, offer: GlobalModel, now: float) -> list[Effect]:
         """Begin, or go on, to take a file; `ProtocolError` if its facts do not fit."""
         if offer.size > MAX_MODEL_BYTES:
@@ -88,11 +85,11 @@ class Exchange:
         if self.state.trouble:
             return []
         effects: list[Effect] = []
-        if not self.expects(offer.digest):
+        if offer.digest not in self.expected:
             layout = Layout(offer.size, offer.chunk_bytes)
             if offer.digest != self.state.memory.once:
                 self.forget_model()
-            self._in[offer.digest] = Receiver(layout, self._pace)
+            self.expected[offer.digest] = Receiver(layout, self._pace)
             effects.append(OpenModel(offer.digest))
         if offer.first:
             effects += self._take(offer.digest, 0, offer.first, now)
@@ -108,30 +105,30 @@ class Exchange:
             return []
         if self.state.trouble:
             self._timers.at("once", now + ONCE_AGAIN_S, self.get_once)
-        if receiver := self._in.get(memory.once):
+        if receiver := self.expected.get(memory.once):
             receiver.forget_credit()
         offer = GlobalModel(run=memory.run, digest=memory.once, size=memory.once_bytes)
         return self.get(offer, now)
 
     def chunk(self, chunk: Chunk, now: float) -> list[Effect]:
         """Take a piece; `ChunkError` if it does not fit."""
-        if not self.expects(chunk.digest):
+        if chunk.digest not in self.expected:
             raise Ignored("chunk_unasked")
         effects = self._take(chunk.digest, chunk.index, chunk.data, now)
         return effects + self._ask(chunk.digest, now)
 
     def forget(self, digest: str) -> bool:
         """Want a file no more; False if it is not wanted."""
-        return self._in.pop(digest, None) is not None
+        return self.expected.pop(digest, None) is not None
 
     def forget_model(self) -> None:
         """Want no model any more."""
         once = self.state.memory.once
-        self._in = {digest: one for digest, one in self._in.items() if digest == once}
+        self.expected = {digest: one for digest, one in self.expected.items() if digest == once}
 
     def forget_run(self) -> None:
         """Want and send nothing of the run before."""
-        self._in, self._early = {}, {}
+        self.expected, self._early = {}, {}
         for key in list(self._out):
             self._end(key)
 
@@ -157,7 +154,7 @@ class Exchange:
         return [Warn("", f"{what}: {lost.detail}"), *self.get_once(now)]
 
     def _take(self, digest: str, index: int, data: bytes, now: float) -> list[Effect]:
-        receiver = self._in[digest]
+        receiver = self.expected[digest]
         if not receiver.accept(index, len(data), now):
             return []
         layout = receiver.layout
@@ -165,7 +162,7 @@ class Exchange:
         return [*effects, FinishModel(digest, layout.size)] if receiver.complete else effects
 
     def _ask(self, digest: str, now: float) -> list[Effect]:
-        receiver = self._in[digest]
+        receiver = self.expected[digest]
         ranges = receiver.ask(now)
         if not ranges:
             return []
@@ -175,10 +172,10 @@ class Exchange:
 
     def _ask_again(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for digest, receiver in self._in.items():
+        for digest, receiver in self.expected.items():
             if receiver.due is not None and now >= receiver.due:
                 effects += self._ask(digest, now)
-        dues = [receiver.due for receiver in self._in.values() if receiver.due is not None]
+        dues = [receiver.due for receiver in self.expected.values() if receiver.due is not None]
         self._timers.at("needs", min(dues, default=math.inf), self._ask_again)
         return effects
 

@@ -133,7 +133,7 @@ class Neighbourhood:
         """
         old, self._graph = self._graph, self._drawn()
         # Who is gone may be back in this call, and its neighbours go on writing to it.
-        gone = {a: met for a, met in self._met.items() if self.sessions.has_place(a)}
+        gone = {a: met for a, met in self._met.items() if a in self.sessions.by_id}
         self._met = gone | {a: self._met_by(a, peers) for a, peers in self._graph.items()}
         return [
             effect

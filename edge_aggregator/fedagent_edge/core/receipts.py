@@ -44,17 +44,13 @@ class Receipts:
         self.owed[client.agent] = client
         self._held_bytes += offer.size if rnd.layout.size <= SMALL_BYTES else 0
         wait_s = KEEP_S if self._held_bytes <= HELD_BYTES else 0.0
-        self._state.timers.sooner("keep", now + wait_s, self._keep_now)
+        self._state.timers.sooner("keep", now + wait_s, self.keep_now)
 
-    def _keep_now(self, _: float) -> list[Effect]:
+    def keep_now(self, _: float) -> list[Effect]:
+        """Do so now, unless the model of the round is just being made."""
         rnd = self._state.round
         # A model that is made just now saves them when it is done, files removed.
         return [] if rnd is not None and rnd.phase is Phase.COMMITTING else self.keep()
-
-    def round_over(self, now: float) -> None:
-        """Let those wait a little longer who are owed a receipt: the next order may bring it."""
-        if self.owed:
-            self._state.timers.sooner("keep", now + KEEP_S, self._keep_now)
 
     def keep(self) -> list[Effect]:
         """Make durable what is owed a receipt, or give it where the round is saved or settled."""
@@ -77,7 +73,7 @@ class Receipts:
     def were_kept(self, event: Kept, now: float) -> list[Effect]:
         """Give receipts for what is durable now; else wait for room, or the coordinator."""
         if event.refused:
-            self._state.timers.at("keep", now + KEEP_S, self._keep_now)
+            self._state.timers.at("keep", now + KEEP_S, self.keep_now)
             return [Warn("", f"the spool failed: {event.refused}")]
         return self.give(event.keys)
 

@@ -213,10 +213,14 @@ class Round:
     rule: RoundRule = field(init=False)
     name: tuple[str, int] = field(init=False)
     """What messages and jobs name it by."""
+    moments: tuple[float, float] = field(init=False)
+    """When `is_over` may change by time alone."""
 
     def __post_init__(self) -> None:
         order, self.name = self.order, (self.run, self.order.round)
         self.rule = RoundRule(order.deadline_ms / 1000, order.max_wait_ms / 1000, order.min_updates)
+        waits = self.began_at + 1.1 * HANDOVER_S
+        self.moments = waits + self.rule.deadline_s, waits + self.rule.give_up_s
         for one in order.assignments:
             self.clients.setdefault(one.agent, Client(self, one))
 
@@ -358,13 +362,6 @@ class Round:
             return True
         used, ordered = len(self.placed), len(self.clients)
         return self.rule.is_over(self.after(now), used=used, ordered=ordered, slack_s=HANDOVER_S)
-
-    @property
-    def moments(self) -> tuple[float, float]:
-        """When `is_over` may change by time alone."""
-        limits = self.rule.deadline_s, self.rule.give_up_s
-        first, last = (self.began_at + limit + 1.1 * HANDOVER_S for limit in limits)
-        return first, last
 
     def close(self, now: float) -> None:
         """Note how each client ended."""

@@ -12,7 +12,7 @@ from fedagent_task.secure_aggregation.keys import Place
 from .effects import COORDINATOR, Committed, Ignored, OpenRound, ReopenedRound, Save
 from .exchange import Exchange
 from .masking import FALSE_SHARES, NOT_IN_COHORT, Masking
-from .receipts import Receipts
+from .receipts import KEEP_S, Receipts
 from .round import Client, Phase, Round, Stage
 from .state import EdgeState, wake
 from .updates import Updates
@@ -112,7 +112,7 @@ class Rounds:
             # A coordinator that was restored goes past ours when it hears of it.
             return self._upstream.ask_welcome(now) if order.round < memory.last_round else []
         lacks_base = bool(order.base) and order.base != memory.model
-        if lacks_base and self._exchange.expects(order.base):
+        if lacks_base and order.base in self._exchange.expected:
             self.waiting = order
             return []
         # Its receipt says whether all of it is paid.
@@ -173,16 +173,22 @@ class Rounds:
         rnd, self.waiting = self.state.live, None
         if rnd is None:
             return []
-        effects = self._close(rnd, now) if rnd.is_open else []
+        effects = self.updates.close(rnd, now) if rnd.is_open else []
         return effects + self.receipts.give_up(rnd) + self._over(rnd, now)
 
     def _over(self, rnd: Round, now: float) -> list[Effect]:
         rnd.phase, self.state.memory.open_round = Phase.OVER, 0
         for name in ("orders", "masking", *(("round", moment) for moment in rnd.moments)):
             self._timers.stop(name)
-        self.receipts.round_over(now)
+        if self.receipts.owed:  # the next order may bring what they hear
+            self._timers.sooner("keep", now + KEEP_S, self.receipts.keep_now)
         forget = self.updates.forget_round()
         return [self.state.save(), Mark("edge.reported"), forget, Mark("edge.spool_cleared")]
+
+    def settled(self, receipt: m.ReportReceipt, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
+        """Take in that a report is settled, and which work in it is not paid."""
+        self._upstream.receipt(receipt)
+        return self.receipts.settled(receipt)
 
     # ------------------------------------------------------------- from agents
 
@@ -312,7 +318,7 @@ class Rounds:
         failed, masking = rnd.failed, rnd.masking
         if not failed and masking is None:
             rnd.settle()
-        effects = self._close(rnd, now)
+        effects = self.updates.close(rnd, now)
         if failed:
             return effects + self._report(rnd, failed, now)
         if masking is None:
@@ -320,10 +326,6 @@ class Rounds:
         rnd.phase = Phase.UNMASKING
         used = frozenset(client.agent for client in rnd.placed)
         return effects + masking.close(used, now, rnd.began_at + rnd.rule.give_up_s)
-
-    def _close(self, rnd: Round, now: float) -> list[Effect]:
-        rnd.close(now)
-        return self.updates.close(rnd)
 
     def _name_liars(self, rnd: Round, masking: Masking) -> list[Effect]:
         """Tell whose shares were false: they are not paid, and in no masks of the run any more."""

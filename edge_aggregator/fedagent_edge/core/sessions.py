@@ -17,6 +17,8 @@ from fedagent_protocol.errors import safe_text
 from fedagent_protocol.signed import CLAIM_BYTES
 from fedagent_protocol.transfer import Pace
 
+from .effects import Ignored
+
 LEAST_FRESH_S = 45.0
 """So long an agent may be silent whatever it promised, and no longer where a round waits for it."""
 ANSWER_S = 3.0
@@ -103,70 +105,59 @@ class AgentSessions:
     """
 
     epoch: str
-    _by_id: dict[str, AgentSession] = field(default_factory=dict)
+    by_id: dict[str, AgentSession] = field(default_factory=dict)
     _index: dict[str, int] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
     """Of whom the coordinator has not the newest note."""
 
-    def hear(self, agent: str, now: float) -> tuple[AgentSession | None, bool]:
-        """Note a sign of life; return the session, None if there is no room, and if it is new."""
-        session = self._by_id.get(agent)
+    def hear(self, agent: str, now: float) -> tuple[AgentSession, bool]:
+        """Note a sign of life; return the session, and whether the agent has just come.
+
+        Raises:
+            Ignored: There is no room, or two devices have its identity, or had until lately.
+        """
+        session = self.by_id.get(agent)
         if session is None:
-            if len(self._by_id) >= m.MAX_AGENTS:
+            if len(self.by_id) >= m.MAX_AGENTS:
                 self._forget_gone()
-            if len(self._by_id) >= m.MAX_AGENTS:
-                return None, False
-            session = self._by_id[agent] = AgentSession(agent, now, m.DeviceNote(agent=agent))
+            if len(self.by_id) >= m.MAX_AGENTS:
+                raise Ignored("too_many_agents")
+            session = self.by_id[agent] = AgentSession(agent, now, m.DeviceNote(agent=agent))
             self._changed[agent] = None
             return session, True
+        if session.cloned_at is not None:
+            if now < session.cloned_at + LEFT_OUT_S:
+                raise Ignored("cloned")
+            session.cloned_at, self._changed[agent] = None, None
         joined, session.present, session.heard_at = not session.present, True, now
         if joined or session.away:
             self._changed[agent] = None
         session.away = False
         return session, joined
 
-    def session(self, agent: str) -> AgentSession:
-        """Return the session of an agent that was heard just now."""
-        return self._by_id[agent]
-
-    def has_place(self, agent: str) -> bool:
-        """Whether an agent was heard and has not lost its place, here or gone."""
-        return agent in self._by_id
-
     def _forget_gone(self) -> None:
         """Give back the places of those who are gone, once the coordinator knows of it."""
-        gone = {one.agent for one in self._by_id.values() if not one.present}
+        gone = {one.agent for one in self.by_id.values() if not one.present}
         for agent in gone - self._changed.keys():
-            del self._by_id[agent]
+            del self.by_id[agent]
 
-    def greet(self, agent: str, hello: m.Hello) -> bool:
+    def greet(self, session: AgentSession, hello: m.Hello) -> bool:
         """Keep what a hello holds of the device; True if that is new."""
-        session = self._by_id[agent]
         software, address = (safe_text(one, limit=64) for one in (hello.software, hello.address))
-        about = m.DeviceNote(agent=agent, name=hello.name, software=software, address=address)
-        if about == session.about:
-            return False
-        session.about = about
-        self._changed[agent] = None
-        return True
-
-    def is_left_out(self, agent: str, now: float) -> bool:
-        """Return whether two devices have its identity, or had until lately."""
-        session = self._by_id.get(agent)
-        if session is None or session.cloned_at is None:
-            return False
-        if now < session.cloned_at + LEFT_OUT_S:
-            return True
-        session.cloned_at = None
-        self._changed[agent] = None
-        return False
+        before, agent = session.about, session.agent
+        session.about = m.DeviceNote(
+            agent=agent, name=hello.name, software=software, address=address
+        )
+        if session.about != before:
+            self._changed[agent] = None
+        return session.about != before
 
     def is_cloned(self, agent: str, now: float, *, sure: bool) -> bool:
         """Take in that an agent came while it was connected; True if it is left out from now on.
 
         It is `sure` where two processes of it spoke in turn.
         """
-        session = self._by_id.get(agent)
+        session = self.by_id.get(agent)
         if session is None:
             return False
         if session.cloned_at is not None:
@@ -182,7 +173,7 @@ class AgentSessions:
 
     def welcomed(self) -> None:
         """A coordinator that has just welcomed us needs all of it."""
-        self._changed = dict.fromkeys(self._by_id)
+        self._changed = dict.fromkeys(self.by_id)
 
     @property
     def has_changes(self) -> bool:
@@ -194,7 +185,7 @@ class AgentSessions:
         notes = []
         for agent in list(itertools.islice(self._changed, MAX_NOTES)):
             del self._changed[agent]
-            session = self._by_id[agent]
+            session = self.by_id[agent]
             here = session.present and not session.away
             age_s = 0.0 if here else max(0.0, min(now - session.heard_at, LONGEST_S))
             age_ms, reason = round(1000 * age_s), session.reason
@@ -210,12 +201,12 @@ class AgentSessions:
 
     def forget_contexts(self) -> None:
         """Wait for new reports: agents prepare for another task first."""
-        for session in self._by_id.values():
+        for session in self.by_id.values():
             session.context = None
 
     def leave(self, agent: str) -> bool:
         """Note that an agent said goodbye; False if it was not here."""
-        session = self._by_id.get(agent)
+        session = self.by_id.get(agent)
         if session is None or not session.present:
             return False
         session.present, session.context, session.away = False, None, False
@@ -224,7 +215,7 @@ class AgentSessions:
 
     def doubt(self, agent: str, now: float) -> bool:
         """Return whether an agent whose connection broke is to be asked if it is here, once."""
-        session = self._by_id.get(agent)
+        session = self.by_id.get(agent)
         if session is None or not session.present or session.away:
             return False
         if now < session.asked_at + ASK_AGAIN_S:
@@ -234,7 +225,7 @@ class AgentSessions:
 
     def unanswered(self, now: float) -> list[str]:
         """Return the agents that were asked and are away from now on."""
-        lost = [one for one in self._by_id.values() if one.asked and now >= one.asked_at + ANSWER_S]
+        lost = [one for one in self.by_id.values() if one.asked and now >= one.asked_at + ANSWER_S]
         for session in lost:
             session.away = True
             self._changed[session.agent] = None
@@ -243,18 +234,13 @@ class AgentSessions:
     @property
     def next_answer(self) -> float:
         """When `unanswered` has something to say, if nobody answers."""
-        asked = (one.asked_at for one in self._by_id.values() if one.asked)
+        asked = (one.asked_at for one in self.by_id.values() if one.asked)
         return min(asked, default=math.inf) + ANSWER_S
-
-    def silence(self, agent: str, now: float) -> float:
-        """Return for how long an agent was not heard."""
-        session = self._by_id.get(agent)
-        return now - session.heard_at if session is not None else math.inf
 
     def lose_silent(self, now: float, awaited: Container[str]) -> list[str]:
         """Return the agents that were silent for too long: who is ordered has time to answer."""
         lost = []
-        for agent, session in self._by_id.items():
+        for agent, session in self.by_id.items():
             asked = agent in awaited and session.away and now >= session.asked_at + ASK_AGAIN_S
             most_s = LEAST_FRESH_S if asked else session.fresh_s
             if session.present and now - session.heard_at > most_s:
@@ -266,20 +252,20 @@ class AgentSessions:
     @property
     def present(self) -> int:
         """Number of agents with a live session."""
-        return sum(one.present and not one.away for one in self._by_id.values())
+        return sum(one.present and not one.away for one in self.by_id.values())
 
     def is_present(self, agent: str) -> bool:
         """Whether an agent has a live session."""
-        session = self._by_id.get(agent)
+        session = self.by_id.get(agent)
         return session is not None and session.present
 
     def present_ids(self) -> list[str]:
         """Return the agents with a live session, in the order in which they came."""
-        return [agent for agent, session in self._by_id.items() if session.present]
+        return [agent for agent, session in self.by_id.items() if session.present]
 
     def too_slow(self, agent: str, nbytes: int, seconds: float) -> str:
         """Return why an agent's link does not carry a model down and up in time, by its report."""
-        session = self._by_id.get(agent)
+        session = self.by_id.get(agent)
         features = session.context.features if session is not None and session.context else {}
         rates = [features.get(name, 0.0) for name in ("download_bps", "upload_bps")]
         rates = [rate for rate in rates if rate > 0]
@@ -291,7 +277,7 @@ class AgentSessions:
 
     def place(self, agent: str) -> tuple[float, float] | None:
         """Return x and y in kilometres as the agent last declared them."""
-        session = self._by_id.get(agent)
+        session = self.by_id.get(agent)
         if session is None or session.context is None:
             return None
         features = session.context.features
@@ -317,7 +303,7 @@ class AgentSessions:
             self.epoch = hashlib.sha256(self.epoch.encode()).hexdigest()[:32]
             self._index = {}
             # With an epoch the coordinator forgets who is here.
-            self._changed = dict.fromkeys(self._by_id)
+            self._changed = dict.fromkeys(self.by_id)
         for agent in itertools.chain(wanted, more):
             if len(self._index) < m.MAX_AGENTS:
                 self._index.setdefault(agent, len(self._index))
@@ -334,14 +320,17 @@ class AgentSessions:
         What does not fit into one message waits: ids for the next round, and of the
         contexts the oldest.
         """
-        fresh = [one for one in self._by_id.values() if one.is_fresh(now)]
-        row_bytes = 25 + CLAIM_BYTES + 4 * len(_common_features(fresh))
-        if len(fresh) > (room := MAX_ROWS_BYTES // row_bytes):
+        fresh = [one for one in self.by_id.values() if one.is_fresh(now)]
+        names = _common_features(fresh)
+        row_bytes = 25 + CLAIM_BYTES + 4 * len(names)
+        everybody = len(fresh)
+        if everybody > (room := MAX_ROWS_BYTES // row_bytes):
             fresh = sorted(fresh, key=lambda one: -one.context_at)[:room]
         listing = self.listing(ask.epoch, ask.known, (one.agent for one in fresh))
         rows = [one for one in fresh if self._index[one.agent] < listing.named]
         contexts = [one.context for one in rows if one.context is not None]
-        names = _common_features(rows)
+        if len(rows) < everybody:
+            names = _common_features(rows)
         values = [[context.features.get(name, np.nan) for name in names] for context in contexts]
         array = np.array(values, np.float64).reshape(len(rows), len(names))
         # What is too large for float32 is as good as unknown.

@@ -77,7 +77,7 @@ class Updates:
             effects = self._begin(client, offer)
             if _is_small(client, offer, offer.first):
                 return effects + self._check(client, event, now, offer.first)
-            self.uploads.begin(client, self._state.sessions.session(agent).up)
+            self.uploads.begin(client, self._state.sessions.by_id[agent].up)
         elif known.digest != offer.digest:
             self._counters["second_update"] += 1
             return [_receipt(agent, offer, m.ReceiptStatus.REJECTED, "second_update")]
@@ -294,8 +294,9 @@ class Updates:
         for agent, client in rnd.clients.items():
             client.kept = client.work = self.kept.get(agent)
 
-    def close(self, rnd: Round) -> list[Effect]:
+    def close(self, rnd: Round, now: float) -> list[Effect]:
         """End all that is under way; stop those who still work, who may go on in later rounds."""
+        rnd.close(now)
         effects: list[Effect] = []
         for agent, client in rnd.clients.items():
             self.uploads.end(client)

@@ -29,13 +29,14 @@ class Upstream:
         coordinator: The one served now, or last.
         welcomed: It has answered our hello since the connection came up.
         joined: Its coming was announced.
+        heard_at: When it showed a sign of life.
     """
 
     state: EdgeState
     coordinator: str = ""
     welcomed: bool = False
     joined: bool = False
-    _heard_at: float = -1e9
+    heard_at: float = -1e9
     _hello_at: float = 0.0
     _seq: int = 0
 
@@ -54,24 +55,20 @@ class Upstream:
             raise Ignored("beacon_not_usable")
         self._refuse_another(coordinator, now)
         if coordinator == self.coordinator or not self.coordinator:
-            self._heard_at = now
+            self.heard_at = now
         return [] if self.welcomed and coordinator == self.coordinator else [self._hello(now)]
 
     def welcome(self, coordinator: str, now: float) -> list[Effect]:
         """Begin the session, unless another coordinator is served."""
         self._refuse_another(coordinator, now)
         new = not self.joined or coordinator != self.coordinator
-        self.coordinator, self.welcomed, self.joined, self._heard_at = coordinator, True, True, now
+        self.coordinator, self.welcomed, self.joined, self.heard_at = coordinator, True, True, now
         self.state.timers.sooner("silence", now + SILENT_S + 0.001, self._listen)
         return [Emit("coordinator_joined", {"coordinator": coordinator})] if new else []
 
     def ask_welcome(self, now: float) -> list[Effect]:
         """Say hello again, not too often: orders and our rounds do not fit together."""
         return [self._hello(now)] if now >= self._hello_at else []
-
-    def heard(self, now: float) -> None:
-        """Note that the coordinator lives."""
-        self._heard_at = now
 
     def changed(self, now: float) -> None:
         """Send a status soon: something of an agent is new."""
@@ -149,7 +146,7 @@ class Upstream:
 
     def _listen(self, now: float) -> list[Effect]:
         """Look for the coordinator again once it has been silent for too long."""
-        until = self._heard_at + SILENT_S
+        until = self.heard_at + SILENT_S
         if not self.joined:
             return []
         if now <= until:
@@ -160,12 +157,12 @@ class Upstream:
 
     def _refuse_another(self, coordinator: str, now: float) -> None:
         """Two coordinators of one site must not tear an edge from each other."""
-        alive = self.welcomed and now - self._heard_at <= SILENT_S
+        alive = self.welcomed and now - self.heard_at <= SILENT_S
         if alive and coordinator != self.coordinator:
             raise Ignored("other_coordinator")
 
     def _hello(self, now: float) -> Send:
-        near = now - self._heard_at <= SILENT_S
+        near = now - self.heard_at <= SILENT_S
         self._hello_at = now + (HELLO_AGAIN_S if near else HELLO_SELDOM_S)
         self.state.timers.at("hello", self._hello_at, self._greet)
         memory = self.state.memory
