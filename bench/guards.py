@@ -51,6 +51,8 @@ TESTS = {
     f"{A}/core": ("tests/agent",),
     f"{E}/core": ("tests/edge_aggregator",),
     f"{E}/store.py": ("tests/edge_aggregator",),
+    f"{E}/at_work.py": ("tests/edge_aggregator",),
+    f"{E}/models.py": ("tests/edge_aggregator",),
     f"{E}/spool.py": ("tests/edge_aggregator",),
     f"{C}/core": ("tests/coordinator/core", "tests/coordinator"),
     f"{C}/books": ("tests/coordinator/books", "tests/coordinator"),

@@ -24,7 +24,8 @@ from fedagent_protocol.messages import PROTOCOL_VERSION, EdgeHello, kind
 from .config import EdgeConfig
 from .core.effects import COORDINATOR, LAN, WAN
 from .join_relay import join_relay
-from .store import KEPT_PIECES, EdgeStateError, open_edge
+from .models import KEPT_PIECES
+from .store import EdgeStateError, open_edge
 
 _log = logging.getLogger(__name__)
 

@@ -91,7 +91,7 @@ class Journal:
     def _open(self) -> None:
         self.close()
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.end = os.fstat(self._fd).st_size
+        self._end = os.fstat(self._fd).st_size
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -102,18 +102,23 @@ class Journal:
     def __del__(self) -> None:
         self.close()
 
+    @property
+    def is_long(self) -> bool:
+        """Whether it is time to begin again."""
+        return self._end > FOLD_BYTES
+
     def append(self, record: Record, data: bytes = b"") -> Place:
         """Add a record, not yet durable; return where its data is."""
         whole = framed(record, data)
         with self._lock:
             try:
-                _write(self._fd, whole, self.end)
+                _write(self._fd, whole, self._end)
             except OSError:
                 # A torn record would hide what is appended after it.
-                os.ftruncate(self._fd, self.end)
+                os.ftruncate(self._fd, self._end)
                 raise
-            self.end += len(whole)
-            return self.end - len(data), len(data)
+            self._end += len(whole)
+            return self._end - len(data), len(data)
 
     def sync(self) -> None:
         """Make everything durable."""
@@ -149,7 +154,7 @@ class Journal:
 
     def _content(self) -> memoryview:
         # A read gives 2 GiB at most.
-        return memoryview(mmap.mmap(self._fd, self.end, prot=mmap.PROT_READ))
+        return memoryview(mmap.mmap(self._fd, self._end, prot=mmap.PROT_READ))
 
     def read(self) -> Found:
         """Return what holds, durable from now on; cut off what is not whole.
@@ -163,8 +168,8 @@ class Journal:
             whole = sum(place)
         if not whole:
             raise ValueError("it does not begin with a record")
-        if whole != self.end:
-            lost, self.end = self.end - whole, whole
+        if whole != self._end:
+            lost, self._end = self._end - whole, whole
             _log.warning(
                 "%s: its last %d bytes are not whole and are cut off: after a power cut nobody was "
                 "promised what they hold, without one the disk is damaged",

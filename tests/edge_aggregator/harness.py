@@ -272,7 +272,7 @@ class Field:
 
     def model_bytes(self, digest: str) -> bytes:
         """Return a model that the edge holds."""
-        return cast("EdgeStore", self.edge.store)._model(digest)
+        return cast("EdgeStore", self.edge.store)._models.get(digest)
 
     def _checkpoint(self, name: str) -> None:
         if name == self.kill_at:
