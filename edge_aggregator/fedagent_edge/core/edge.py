@@ -3,7 +3,6 @@
 docs/protocol.md has the order of messages.
 """
 
-import math
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -41,10 +40,10 @@ from .effects import (
     Kept,
     OpenModel,
     ReopenedRound,
-    TryDisk,
 )
 from .evaluation import RETURN_S, Evaluations
 from .exchange import Exchange
+from .room import Room
 from .rounds import Rounds
 from .state import EdgeState
 from .upstream import Upstream
@@ -60,9 +59,6 @@ BEACON_S = 0.5
 as the one before."""
 LEAST_PERIOD_S = LONGEST_PATIENCE_S / m.SILENT_PERIODS
 """No beacon promises the next sooner: one chunk on a slow link holds it up for so long."""
-LEAST_ROOM_BYTES = 1 << 20
-DISK_AGAIN_S = 5.0
-"""How often room is looked for while there is none."""
 
 Handlers = dict[type[Struct], Callable[..., list[Effect]]]
 
@@ -77,9 +73,10 @@ class EdgeCore:
         self.exchange = Exchange(state)
         self.rounds = Rounds(state, self.upstream, self.exchange, opened)
         self.evaluations = Evaluations(state, self.exchange)
+        self.room = Room(state, self.upstream, self.exchange, self.rounds)
         self.ended = ""
         """The run that is over."""
-        self._tried_at, self._said = -math.inf, False
+        self._said = False
         self._beacon_again_s, self._period_ms = BEACON_S, round(1000 * LEAST_PERIOD_S)
         self.timers.at("beacon", 0.0, self._beacon)
         self.timers.at("search", 0.0, self._search)
@@ -92,7 +89,7 @@ class EdgeCore:
             Kept: self._kept,
             DiskFailed: self._disk_failed,
             Committed: self._committed,
-            DiskTried: self._disk_tried,
+            DiskTried: self.room.tried,
             ContentLost: self._content_lost,
             ModelFinished: self._model_finished,
             Revoked: self._revoked,
@@ -380,29 +377,20 @@ class EdgeCore:
     def _kept(self, kept: Kept, now: float) -> list[Effect]:
         if kept.refused:
             self.counters["disk_failed"] += 1
-            self._look_for_room(now)
+            self.room.look(now)
         return self.rounds.receipts.were_kept(kept, now)
 
     def _committed(self, done: Committed, now: float) -> list[Effect]:
         effects = self.rounds.committed(done, now)
         if done.refused:
-            self._look_for_room(now)
+            self.room.look(now)
         return effects
-
-    def _look_for_room(self, now: float) -> None:
-        """See soon whether there is room, but not all the time."""
-        self.timers.sooner("room", max(now, self._tried_at + DISK_AGAIN_S), self._try_disk)
-
-    def _try_disk(self, now: float) -> list[Effect]:
-        self._tried_at = now
-        most = max(self.memory.model_bytes, self.state.offered_bytes)
-        return [TryDisk(max(LEAST_ROOM_BYTES, 2 * most))]
 
     def _disk_failed(self, failed: DiskFailed, now: float) -> list[Effect]:
         """Give up what could not be written, and see whether there is room."""
         digest = failed.digest
         self.counters["disk_failed"] += 1
-        self._look_for_room(now)
+        self.room.look(now)
         if failed.agent:
             return self.rounds.updates.disk_failed(failed, now)
         if not digest:
@@ -413,25 +401,6 @@ class EdgeCore:
         if digest == self.memory.once:
             return self.exchange.once_finished(ModelFinished(digest, 0, failed.detail), now)
         return [OpenModel(digest)]
-
-    def _disk_tried(self, result: DiskTried, now: float) -> list[Effect]:
-        """Step out while the disk is full, or come back: the coordinator hears of it at once."""
-        before, self.state.trouble = self.state.trouble, result.refused
-        # With room again, what could not be saved is.
-        effects: list[Effect] = [] if result.refused else [self.state.save()]
-        self.rounds.receipts.unsaved &= bool(result.refused)
-        if result.refused:
-            self._look_for_room(now)
-        if bool(before) == bool(result.refused):
-            return effects
-        text = "the disk has free space again: the edge takes part in rounds again"
-        if result.refused:
-            self.counters["disk_full"] += 1
-            out = "the edge does not take part in rounds until its disk has free space"
-            text = f"{out}: {result.refused}"
-            self.exchange.forget_model()
-            self.rounds.fail(f"the edge's disk is full: {result.refused}")
-        return [*effects, Warn("", text), self.upstream.status(now)]
 
     # ------------------------------------------------------------------- time
 

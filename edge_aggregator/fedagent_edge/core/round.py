@@ -4,7 +4,6 @@ ALGORITHMS section 1. An update's time is the stamp of its last chunk, not the m
 verification ended.
 """
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
@@ -88,7 +87,7 @@ class Client:
     after_s: float | None = None
     """From the order to its last chunk (not to the verdict), or to its end without an update."""
     orders: int = 0
-    order_again_at: float = math.inf
+    order_again_at: float = 0.0
     answered: bool = False  # it showed that it has this order, which is repeated otherwise
     too_slow: str = ""  # why its link cannot carry the model in time, as far as is known
     credit_bytes: int = 0  # what the order gave in advance

@@ -54,6 +54,7 @@ class Rounds:
             self._begin(rnd)
             for one in reopened.ended:
                 rnd.restore(*one)
+            self._timers.at("orders", 0.0, self._order_again)
             if rnd.masking is not None:
                 rnd.given_up = "secure aggregation: the edge was restarted in the round"
 
