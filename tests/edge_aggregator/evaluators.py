@@ -103,14 +103,6 @@ class Hall:
         told = [one.message for one in self._sent() if one.to == agent]
         return [one for one in told if isinstance(one, kind)]
 
-    def chunks(self) -> list[tuple[str, int]]:
-        """Return to whom chunks went: ``*`` is everybody."""
-        return [
-            (one.to, one.message.index)
-            for one in self._sent()
-            if isinstance(one.message, m.Chunk) and one.to != COORDINATOR
-        ]
-
     def _sent(self) -> list[Send]:
         return [one for one in self.effects if isinstance(one, Send)]
 
