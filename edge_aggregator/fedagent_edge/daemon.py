@@ -103,9 +103,8 @@ class EdgeDaemon:
         await shell.stop.wait()
 
     def _change(self, effect: Connect) -> None:
-        match effect:
-            case TakeRevocations(crl=crl):
-                self._shell.spawn(self._shell.take_revocations(crl), "revocations")
+        assert isinstance(effect, TakeRevocations)
+        self._shell.spawn(self._shell.take_revocations(effect.crl), "revocations")
 
     def _show(self, event: Emit) -> None:
         told = event.name.startswith("coordinator") or event.name == "run_ended"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_edge.core.room import DISK_AGAIN_S as AGAIN_S
+from fedagent_edge.core.rounds import DISK_AGAIN_S as AGAIN_S
 from fedagent_protocol import messages as m
 
 from .harness import RUN, Field, field_of

@@ -43,7 +43,6 @@ from .effects import (
 )
 from .evaluation import RETURN_S, Evaluations
 from .exchange import Exchange
-from .room import Room
 from .rounds import Rounds
 from .state import EdgeState
 from .upstream import Upstream
@@ -73,7 +72,6 @@ class EdgeCore:
         self.exchange = Exchange(state)
         self.rounds = Rounds(state, self.upstream, self.exchange, opened)
         self.evaluations = Evaluations(state, self.exchange)
-        self.room = Room(state, self.upstream, self.exchange, self.rounds)
         self.ended = ""
         """The run that is over."""
         self._said = False
@@ -89,7 +87,7 @@ class EdgeCore:
             Kept: self._kept,
             DiskFailed: self._disk_failed,
             Committed: self._committed,
-            DiskTried: self.room.tried,
+            DiskTried: rounds.disk_tried,
             ContentLost: self._content_lost,
             ModelFinished: self._model_finished,
             Revoked: self._revoked,
@@ -377,20 +375,20 @@ class EdgeCore:
     def _kept(self, kept: Kept, now: float) -> list[Effect]:
         if kept.refused:
             self.counters["disk_failed"] += 1
-            self.room.look(now)
+            self.rounds.look_for_room(now)
         return self.rounds.receipts.were_kept(kept, now)
 
     def _committed(self, done: Committed, now: float) -> list[Effect]:
         effects = self.rounds.committed(done, now)
         if done.refused:
-            self.room.look(now)
+            self.rounds.look_for_room(now)
         return effects
 
     def _disk_failed(self, failed: DiskFailed, now: float) -> list[Effect]:
         """Give up what could not be written, and see whether there is room."""
         digest = failed.digest
         self.counters["disk_failed"] += 1
-        self.room.look(now)
+        self.rounds.look_for_room(now)
         if failed.agent:
             return self.rounds.updates.disk_failed(failed, now)
         if not digest:

@@ -185,12 +185,12 @@ class Evaluation:
         """
         ask, given = self.ask, self.given.items()
         valid = {a: o for a, o in given if isinstance(o, m.Opinion) and a not in self.unused}
-        listing = sessions.listing(ask.epoch, ask.known, sorted(valid))
+        known, named, new_ids = sessions.listing(ask.epoch, ask.known, sorted(valid))
         metrics = Counter(one.metric for one in valid.values())
         metric = max(sorted(metrics), key=metrics.__getitem__, default="")
         same = {agent: one for agent, one in valid.items() if one.metric == metric}
         without["metric"] += len(valid) - len(same)
-        rows = _fitting(sessions, same, 20, listing.named)
+        rows = _fitting(sessions, same, 20, named)
         without["unnamed"] += len(same) - len(rows)
         opinions = [one for _, one in rows]
         epsilon = np.array([one.epsilon for one in opinions], "<f4")
@@ -199,8 +199,8 @@ class Evaluation:
             round=ask.round,
             epoch=sessions.epoch,
             model=ask.model,
-            known=listing.known,
-            new_ids=listing.new_ids,
+            known=known,
+            new_ids=new_ids,
             session=np.array([index for index, _ in rows], "<i4").tobytes(),
             score=np.array([one.score for one in opinions], "<f4").tobytes(),
             samples=np.array([one.samples for one in opinions], "<i8").tobytes(),
@@ -217,14 +217,15 @@ class Evaluation:
         Who was asked is named as well: the coordinator counts who is at two edges once.
         """
         ask = self.ask
-        listing = sessions.listing(ask.epoch, ask.known, sorted(self.given), sorted(self.asked))
-        rows = _fitting(sessions, self.given, 4, listing.named)
+        agents, others = sorted(self.given), sorted(self.asked)
+        known, named, new_ids = sessions.listing(ask.epoch, ask.known, agents, others)
+        rows = _fitting(sessions, self.given, 4, named)
         return m.Volunteers(
             run=ask.run,
             round=ask.round,
             epoch=sessions.epoch,
-            known=listing.known,
-            new_ids=listing.new_ids,
+            known=known,
+            new_ids=new_ids,
             session=np.array([index for index, _ in rows], "<i4").tobytes(),
             asked=len(self.asked),
             claim=claim_column([one.claim for _, one in rows]),

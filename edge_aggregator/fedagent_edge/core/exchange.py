@@ -48,8 +48,6 @@ class Outlet:
     What went out since its last request is most likely under way, and so is half a window before.
     """
 
-    agent: str
-    digest: str
     sender: Sender
     heard_at: float = 0.0
     sent_at: float = 0.0
@@ -187,7 +185,7 @@ class Exchange:
         if not need.ranges:
             self._end(key)
             return self._pump(now)
-        out = self._out.setdefault(key, Outlet(*key, Sender(layout)))
+        out = self._out.setdefault(key, Outlet(Sender(layout)))
         if event.at >= out.sent_at:
             # It was written before what went out last: many requests give no more than one.
             out.before, out.since = out.since, 0
@@ -227,13 +225,13 @@ class Exchange:
     def _pump(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for key in list(self._waiting):
-            out = self._out[key]
+            (agent, digest), out = key, self._out[key]
             if now >= out.heard_at + QUIET_S:
                 continue
             while self._room.chunks(PIECE_BYTES) and (found := out.sender.next()) is not None:
                 index, nbytes = found
-                chunk = Chunk(run=self.state.memory.run, digest=out.digest, index=index, data=b"")
-                effects.append(Send(out.agent, chunk, stored=nbytes))
+                chunk = Chunk(run=self.state.memory.run, digest=digest, index=index, data=b"")
+                effects.append(Send(agent, chunk, stored=nbytes))
                 out.since, out.sent_at = out.since + nbytes, now
                 self._book(out, out.booked + nbytes)
             if out.sender.pending:

@@ -414,7 +414,9 @@ class Round:
             made_in=offer.made_in,
         )
 
-    def report(self, failed: str, now: float) -> m.RoundReport:
+    def report(
+        self, failed: str, now: float, *, model: str, size: int, chunk_bytes: int
+    ) -> m.RoundReport:
         """Return what is reported; with `failed` nothing is used."""
         outcomes = self.outcomes
         if failed:
@@ -423,6 +425,9 @@ class Round:
             run=self.run,
             round=self.order.round,
             epoch="",
+            model=model,
+            size=size,
+            chunk_bytes=chunk_bytes,
             outcomes=outcomes,
             failed=failed,
             used=sum(one.used for one in outcomes),

@@ -9,7 +9,16 @@ from fedagent_protocol import messages as m
 from fedagent_protocol.transfer import PIECE_BYTES, Layout
 from fedagent_task.secure_aggregation.keys import Place
 
-from .effects import COORDINATOR, Committed, Ignored, OpenRound, ReopenedRound, Save
+from .effects import (
+    COORDINATOR,
+    Committed,
+    DiskTried,
+    Ignored,
+    OpenRound,
+    ReopenedRound,
+    Save,
+    TryDisk,
+)
 from .exchange import Exchange
 from .masking import FALSE_SHARES, NOT_IN_COHORT, Masking
 from .receipts import KEEP_S, Receipts
@@ -27,6 +36,9 @@ ORDER_MODEL_BYTES = 64 * 1024
 """A model up to this size comes with the order: less than what asking for it would cost."""
 ORDERED_BYTES = 16 << 20
 """Most that all orders of a round bring in this way: a link takes 64 MiB at once."""
+LEAST_ROOM_BYTES = 1 << 20
+DISK_AGAIN_S = 5.0
+"""How often room is looked for while there is none."""
 OUTCOMES_WITH_CHUNK = 1000
 """More outcomes leave no room in the report for a chunk of the model."""
 
@@ -43,6 +55,7 @@ class Rounds:
     ) -> None:
         self.state, self._timers = state, state.timers
         self.waiting: m.RoundOrder | None = None
+        self._tried_at = -math.inf
         self.receipts = Receipts(state)
         self.updates = Updates(state, exchange, self.receipts)
         self._upstream = upstream
@@ -291,6 +304,38 @@ class Rounds:
         if rnd is not None:
             rnd.given_up = rnd.given_up or reason
 
+    # -------------------------------------------------------------- room on the disk
+
+    def look_for_room(self, now: float) -> None:
+        """See soon whether there is room, but not all the time."""
+        when = max(now, self._tried_at + DISK_AGAIN_S)
+        self._timers.sooner("room", when, self._try_disk)
+
+    def _try_disk(self, now: float) -> list[Effect]:
+        self._tried_at = now
+        most = max(self.state.memory.model_bytes, self.state.offered_bytes)
+        return [TryDisk(max(LEAST_ROOM_BYTES, 2 * most))]
+
+    def disk_tried(self, result: DiskTried, now: float) -> list[Effect]:
+        """Take no part in rounds while the disk is full: the coordinator hears of it at once."""
+        state, full = self.state, bool(result.refused)
+        changed, state.trouble = bool(state.trouble) is not full, result.refused
+        # With room again, what could not be saved is.
+        effects: list[Effect] = [] if full else [state.save()]
+        self.receipts.unsaved &= full
+        if full:
+            self.look_for_room(now)
+        if not changed:
+            return effects
+        text = "the disk has free space again: the edge takes part in rounds again"
+        if full:
+            state.counters["disk_full"] += 1
+            out = "the edge does not take part in rounds until its disk has free space"
+            text = f"{out}: {result.refused}"
+            self._exchange.forget_model()
+            self.fail(f"the edge's disk is full: {result.refused}")
+        return [*effects, Warn("", text), self._upstream.status(now)]
+
     # -------------------------------------------------------------- the close
 
     def look(self, now: float) -> list[Effect]:
@@ -348,8 +393,9 @@ class Rounds:
     def _report(self, rnd: Round, failed: str, now: float, *, first: bytes = b"") -> list[Effect]:
         """Store and send the report; with `failed` there is no new model, and nothing is used."""
         memory = self.state.memory
-        report = replace(
-            rnd.report(failed, now),
+        report = rnd.report(
+            failed,
+            now,
             model=memory.model,
             size=memory.model_bytes,
             chunk_bytes=self.state.config.chunk_bytes,

@@ -43,15 +43,6 @@ LEFT_OUT_S = 3 * m.LONGEST_PERIOD_S
 """So long both are left out after the last sign of two: three of the longest heartbeats."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The ids from `known` on, which a coordinator has not; those from `named` on wait."""
-
-    known: int
-    named: int
-    new_ids: tuple[str, ...]
-
-
 @dataclass(slots=True)
 class AgentSession:
     """One agent at this edge."""
@@ -292,11 +283,11 @@ class AgentSessions:
 
     def listing(
         self, epoch: str, known: int, agents: Iterable[str], more: Iterable[str] = ()
-    ) -> Listing:
-        """Name agents, and return what a message lists for a coordinator that has `known`.
+    ) -> tuple[int, int, tuple[str, ...]]:
+        """Name agents; return from where on a coordinator lacks ids, how many are named, those ids.
 
-        If not all of the `agents` find a place in the list, another one begins with them;
-        `more` are named as far as there is room.
+        It has `known` of them. If not all of the `agents` find a place in the list, another one
+        begins with them; `more` are named as far as there is room.
         """
         wanted = dict.fromkeys(itertools.islice(agents, m.MAX_AGENTS))
         if len(self._index) + len(wanted.keys() - self._index.keys()) > m.MAX_AGENTS:
@@ -312,7 +303,7 @@ class AgentSessions:
         named, room = known, MAX_IDS_BYTES
         while named < len(ids) and (room := room - len(ids[named]) - 2) >= 0:
             named += 1
-        return Listing(known, named, tuple(ids[known:named]))
+        return known, named, tuple(ids[known:named])
 
     def columns(self, ask: m.RoundOpen, *, model: str, now: float) -> m.RoundColumns:
         """Answer `open`: every fresh context, and the ids the coordinator lacks.
@@ -326,8 +317,8 @@ class AgentSessions:
         everybody = len(fresh)
         if everybody > (room := MAX_ROWS_BYTES // row_bytes):
             fresh = sorted(fresh, key=lambda one: -one.context_at)[:room]
-        listing = self.listing(ask.epoch, ask.known, (one.agent for one in fresh))
-        rows = [one for one in fresh if self._index[one.agent] < listing.named]
+        known, named, new_ids = self.listing(ask.epoch, ask.known, (one.agent for one in fresh))
+        rows = [one for one in fresh if self._index[one.agent] < named]
         contexts = [one.context for one in rows if one.context is not None]
         if len(rows) < everybody:
             names = _common_features(rows)
@@ -349,8 +340,8 @@ class AgentSessions:
             run=ask.run,
             round=ask.round,
             epoch=self.epoch,
-            known=listing.known,
-            new_ids=listing.new_ids,
+            known=known,
+            new_ids=new_ids,
             features=columns.features,
             model=model,
             **pack(columns),

@@ -28,10 +28,12 @@ class Uploads:
         Half of the pool stays for transfers under way: agents that died with an
         order must not bring the others to a stop.
         """
-        self._book(client, in_advance=0)
+        client.credit_bytes = 0
+        self._book(client)
         if self.pool.used_bytes + nbytes > self.pool.limit_bytes // 2:
             return 0
-        self._book(client, in_advance=nbytes)
+        client.credit_bytes = nbytes
+        self._book(client)
         return 1
 
     def begin(self, client: Client, pace: Pace) -> None:
@@ -40,7 +42,8 @@ class Uploads:
         assert client.work is not None
         layout = Layout(client.offer.size, client.offer.chunk_bytes)
         client.receiver, client.stalls = Receiver(layout, pace, client.work.have), 0
-        self._book(client, in_advance=0)
+        client.credit_bytes = 0
+        self._book(client)
         self._active[client.agent] = client
 
     def accept(self, client: Client, index: int, length: int, now: float) -> bool:
@@ -124,9 +127,7 @@ class Uploads:
         run, number, _ = client.key
         return [Send(agent, Need(run=run, round=number, digest=offer.digest, ranges=ranges))]
 
-    def _book(self, client: Client, *, in_advance: int | None = None) -> None:
-        if in_advance is not None:
-            client.credit_bytes = in_advance
+    def _book(self, client: Client) -> None:
         nbytes = client.credit_bytes
         if client.receiver is not None:
             nbytes += client.receiver.outstanding * _chunk_bytes(client)
