@@ -109,7 +109,6 @@ class Client:
     def __post_init__(self) -> None:
         self.agent = self.assignment.agent
         self.key = (*self.round.name, self.agent)
-        self.round.standing[self.stage] += 1
 
     @property
     def valid(self) -> bool:
@@ -222,6 +221,7 @@ class Round:
         self.moments = waits + self.rule.deadline_s, waits + self.rule.give_up_s
         for one in order.assignments:
             self.clients.setdefault(one.agent, Client(self, one))
+        self.standing[Stage.WORKING] = len(self.clients)
 
     @property
     def is_open(self) -> bool:
