@@ -138,3 +138,10 @@ def test_nobody_claims_more_samples_of_a_score_than_of_an_update() -> None:
     honest, boastful = _outcomes(rnd, 11.0)
     assert (honest.stats.score, honest.stats.score_n) == (0.25, 40)
     assert boastful.stats.score_n == rnd.order.max_samples
+
+
+def test_an_agent_that_an_order_names_twice_is_waited_for_once() -> None:
+    order = structs.replace(_round(1).order, assignments=(m.Assignment(agent="a0"),) * 2)
+    rnd = Round("0" * 32, order, DIGEST, Layout(9, 1024), 10.0)
+    _arrive(rnd, "a0", 10.1)
+    assert rnd.is_over(10.2)
