@@ -42,7 +42,6 @@ from .core.settings import (
     Window,
     evaluation_period,
     is_last,
-    learnt_weight,
     merges,
     most_weight,
 )
@@ -286,8 +285,8 @@ def _with_past(
     windows = _windows(store, run_id, most_weight(strategy, recipe))
     if windows and strategy.every_round:
         # An edge's own control variates are no run's: it begins from the global model.
-        store.forget(run_id, store.read.last_round(run_id), [window.edge for window in windows])
-        windows = ()
+        store.forget(run_id, store.read.last_round(run_id), list(windows))
+        windows = {}
     past = _past_evaluations(store, run_id, recipe, mode) if mode is not None else NO_EVALUATIONS
     if windows and past.pending_round is not None:
         # Edges hold what they learnt, not the model to be evaluated; the next merge asks again.
@@ -395,23 +394,17 @@ def _first(data: bytes, recipe: Recipe) -> bytes:
     return encode_tensors(with_controls(model_tensors(data, plain), whole))
 
 
-def _windows(store: Books, run_id: str, most: float) -> tuple[Window, ...]:
+def _windows(store: Books, run_id: str, most: float) -> dict[str, Window]:
     """Return what edges have learnt, by the books, since the last merge."""
     last = store.read.models.last(run_id)
     since = last.round if last is not None else 0
-    edges = store.read.edge_totals(run_id)
-    model: dict[str, str] = {}
-    weight: dict[str, float] = {}
-    steps: dict[str, float] = {}
-    norm: dict[str, float] = {}
+    edges, found = store.read.edge_totals(run_id), dict[str, Window]()
     for row in store.read.edge_results(run_id, since=since):
         if row.round > max(since, edges[row.edge_id].forgotten) and row.model and not row.failed:
-            model[row.edge_id] = row.model
-            more = learnt_weight(row.weight, row.ordered, most)
-            weight[row.edge_id] = weight.get(row.edge_id, 0.0) + more
-            steps[row.edge_id] = steps.get(row.edge_id, 0.0) + row.local_steps
-            norm[row.edge_id] = norm.get(row.edge_id, 0.0) + row.norm
-    return tuple(Window(edge, model[edge], weight[edge], steps[edge], norm[edge]) for edge in model)
+            said = (row.model, row.weight, row.local_steps, row.norm)
+            window = found.get(row.edge_id, Window(""))
+            found[row.edge_id] = window.after(*said, ordered=row.ordered, most=most)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

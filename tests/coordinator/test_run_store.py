@@ -89,9 +89,9 @@ def until_round(site: Site, number: int) -> None:
 def lived(site: Site) -> dict[str, tuple[str, float]]:
     """Return model and weight of each edge that has learnt, as the engine has it."""
     return {
-        edge.id: (edge.expected, edge.window_weight)
+        edge.id: (edge.expected, edge.window.weight)
         for edge in site.engine.run.edges.by_id.values()
-        if edge.window_weight > 0
+        if edge.window.weight > 0
     }
 
 
@@ -100,7 +100,7 @@ def read_back(site: Site) -> dict[str, tuple[str, float]]:
     site.close()
     windows = site.open().run.progress.windows
     site.close()
-    return {window.edge: (window.model, window.weight) for window in windows if window.weight}
+    return {edge: (one.model, one.weight) for edge, one in windows.items() if one.weight}
 
 
 def test_what_an_edge_lost_with_its_model_stays_given_up(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from msgspec import structs
 from fedagent_coordinator.books import write as store_of
 from fedagent_coordinator.books.read import open_reader
 from fedagent_coordinator.books.write import Books
-from fedagent_coordinator.core.effects import BookOpinions, HeldOutEvaluated
+from fedagent_coordinator.core.effects import BookEvaluation, HeldOutEvaluated
 from fedagent_coordinator.errors import (
     InvalidSelectionError,
     LedgerError,
@@ -253,7 +253,7 @@ def test_a_model_is_evaluated_once_and_no_answer_is_an_evaluation(store: Books, 
         opinions(1, {0: 0.5}, asked=0),
     ],
 )
-def test_what_cannot_be_is_refused_whole(store: Books, run: str, found: BookOpinions) -> None:
+def test_what_cannot_be_is_refused_whole(store: Books, run: str, found: BookEvaluation) -> None:
     with pytest.raises(LedgerError, match="the ledger refuses this"):
         store.save_evaluation(run, found)
     assert store.read.evaluations.rows(run) == []

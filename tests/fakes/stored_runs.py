@@ -24,8 +24,7 @@ from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.books.schema import DATABASE
 from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.effects import (
-    BookOpinions,
-    BookVolunteers,
+    BookEvaluation,
     Controls,
     Details,
     EdgeResult,
@@ -35,6 +34,7 @@ from fedagent_coordinator.core.effects import (
 from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies import RoundView, explained
 from fedagent_node.data_dir import Identity
+from fedagent_protocol.messages import OpinionMode
 from fedagent_protocol.signed import ledger_head
 
 from .rounds import column_view, ended
@@ -167,7 +167,7 @@ def play(
     assert store.settle(run, small_result(plan, paid, late=late))
 
 
-def opinions(round_: int, scores: dict[int, float], **changes: object) -> BookOpinions:
+def opinions(round_: int, scores: dict[int, float], **changes: object) -> BookEvaluation:
     """Clients' opinions at edge 0, resting on ten samples each."""
     n = len(scores)
     given: dict[str, object] = {
@@ -185,11 +185,12 @@ def opinions(round_: int, scores: dict[int, float], **changes: object) -> BookOp
         "seconds": 0.25,
         **changes,
     }
-    return BookOpinions(**given)  # type: ignore[arg-type] # a test's keywords
+    return BookEvaluation(**given)  # type: ignore[arg-type] # a test's keywords
 
 
-def volunteers(round_: int, clients: list[int]) -> BookVolunteers:
-    return BookVolunteers(
+def volunteers(round_: int, clients: list[int]) -> BookEvaluation:
+    return BookEvaluation(
+        mode=OpinionMode.PEERS,
         round=round_,
         slot=round_ + 1,
         digest=DIGEST,

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.effects import Merge, MergePart
-from fedagent_coordinator.core.settings import learnt_weight, most_weight
+from fedagent_coordinator.core.settings import Window, most_weight
 from fedagent_coordinator.merged_models import merge_files
 from fedagent_coordinator.run_settings import aggregation_of, model_manifest, robust_of
 from fedagent_coordinator.runs import held_out
@@ -34,21 +34,22 @@ def check_chain(folder: Path, given: Recipe) -> Chain:
         rows, clients = store.read.edge_results(run), store.indices(run).sizes()[0]
         forgotten = {edge: row.forgotten for edge, row in store.read.edge_totals(run).items()}
     for (since, base, state), (round_, digest, kept) in pairwise(models):
-        last: dict[str, tuple[str, float, float]] = {}
+        last: dict[str, Window] = {}
         for row in rows:
             given_up = row.round <= forgotten.get(row.edge_id, 0) < round_
             counts = since < row.round <= round_ and not given_up
             if counts and row.model and not row.failed:
-                more = learnt_weight(row.weight, row.ordered, most_weight(strategy, given))
-                _, weight, norm = last.get(row.edge_id, ("", 0.0, 0.0))
-                last[row.edge_id] = (row.model, weight + more, norm + row.norm)
-        shares = [EdgeShare(weight=weight) for _, weight, _ in last.values()]
+                most = most_weight(strategy, given)
+                last[row.edge_id] = last.get(row.edge_id, Window("")).after(
+                    row.model, row.weight, 0.0, row.norm, ordered=row.ordered, most=most
+                )
+        shares = [EdgeShare(weight=one.weight) for one in last.values()]
         combined = strategy.combine(shares)
         parts = sorted(
-            MergePart(digest, weight, weight, edge)
-            for (edge, (digest, _, _)), weight in zip(last.items(), combined.weights, strict=True)
+            MergePart(one.model, weight, weight, edge)
+            for (edge, one), weight in zip(last.items(), combined.weights, strict=True)
         )
-        usual = max((norm for _, _, norm in last.values()), default=0.0)
+        usual = max((one.norm for one in last.values()), default=0.0)
         facts = MergeFacts(
             weight=sum(share.weight for share in shares), clients=clients, factor=combined.factor
         )

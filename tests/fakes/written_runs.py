@@ -10,8 +10,7 @@ from msgspec import structs
 
 from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.effects import (
-    BookOpinions,
-    BookVolunteers,
+    BookEvaluation,
     HeldOutEvaluated,
     Reserve,
     Settle,
@@ -111,7 +110,7 @@ def write_evaluated(folder: Path, *, mode: str = "report", epsilon: float = 0.0)
     Client 2 is too late with its opinion of the model of round 2.
     """
 
-    def evaluation(round_: int) -> BookOpinions | BookVolunteers:
+    def evaluation(round_: int) -> BookEvaluation:
         if mode == "peers":
             return structs.replace(volunteers(round_, [0, 1 + round_ % 2]), asked=3, seconds=0.5)
         here = (0, 1) if round_ == 2 else (0, 1, 2)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fedagent_coordinator.books.rows import fetch
-from fedagent_coordinator.core.effects import BookEvaluation, BookOpinions
+from fedagent_coordinator.core.effects import BookEvaluation
 
 PEERS = "peers"
 """The mode in which clients volunteer and their opinions stay with them."""
@@ -153,16 +153,19 @@ class EvaluationQueries:
 def insert_evaluation(sql: sqlite3.Connection, run_id: str, found: BookEvaluation) -> None:
     """Write an evaluation with its opinions or volunteers, in the store's transaction."""
     columns = [found.client.tolist(), found.edge.tolist()]
-    if isinstance(found, BookOpinions):
-        columns += [found.score.tolist(), found.samples.tolist(), found.epsilon.tolist()]
-        mode, metric, mean = "report", found.metric, found.mean
-    else:
+    if found.peers:
         columns += [[None] * len(found.client)] * 3
-        mode, metric, mean = PEERS, "", None
+    else:
+        columns += [found.score.tolist(), found.samples.tolist(), found.epsilon.tolist()]
     rows = list(zip(*columns, strict=True))
     head = (
-        *(found.round, found.slot, mode, found.digest, metric, found.asked, len(rows), mean),
-        *(json.dumps(dict(sorted(found.reasons.items()))), float(found.seconds)),
+        *(found.round, found.slot, found.mode.value, found.digest, found.metric, found.asked),
+        *(
+            len(rows),
+            found.mean,
+            json.dumps(dict(sorted(found.reasons.items()))),
+            float(found.seconds),
+        ),
     )
     sql.execute(
         f"INSERT INTO evaluations (run_id, {', '.join(_HEAD)}) "  # noqa: S608 - constants

@@ -22,7 +22,6 @@ from fedagent_coordinator.policies.base import (
     NOT_FEATURES,
     OPINIONS,
     VOLUNTEERS,
-    BoolArray,
     FloatArray,
     IntArray,
     RoundView,
@@ -36,7 +35,7 @@ from fedagent_task.moments import Moments
 from fedagent_task.recipe.spec import Recipe
 
 from .edges import EdgeSession
-from .effects import BookOpinions, BookVolunteers
+from .effects import BookEvaluation
 from .observation import joined, signed_by
 from .settings import PastEvaluations, Settings, evaluation_period
 
@@ -64,6 +63,7 @@ UNSIGNED = "unsigned"
 _ROW = np.dtype([("client", "i8"), ("score", "f8"), ("samples", "i8"), ("epsilon", "f8")])
 """What counts of a client's answer; of a volunteer only who it is."""
 Rows = npt.NDArray[np.void]
+Clients = Callable[[npt.NDArray[np.int32]], npt.NDArray[np.int32]]
 _NONE: Rows = np.zeros(0, dtype=_ROW)
 
 
@@ -80,6 +80,7 @@ class Call:
     give_up_at: float = 0.0  # when edges are not waited for any longer
     wanted: int = 0  # how many volunteers end it
     trained: frozenset[str] = frozenset()  # whose updates are in the model, where they are told so
+    asked: Asked | None = None  # what answers are signed for; None: they need not be
 
     @property
     def for_volunteers(self) -> bool:
@@ -112,73 +113,52 @@ def no_answer(agents: int) -> EdgeAnswer:
     return EdgeAnswer(agents, reasons={NO_ANSWER: agents})
 
 
-@dataclass(slots=True)
-class Answers:
-    """Reads the answers to one call; without `asked` all count that have an index."""
+def read_answer(
+    message: AnswerMessage, edge: EdgeSession, call: Call, *, recipe: Recipe, client: Clients
+) -> EdgeAnswer:
+    """Return what an edge says that knows all it names.
 
-    call: Call
-    recipe: Recipe
-    index: Callable[[EdgeSession, npt.NDArray[np.int32]], npt.NDArray[np.int32]]
-    """Gives the run-wide indices of an edge's sessions, -1 of those that have none."""
-    asked: Asked | None = None
+    `client` gives the run-wide indices of its sessions, int32[P], -1 of those that have none.
 
-    def read(self, message: AnswerMessage, edge: EdgeSession) -> EdgeAnswer:
-        """Return what a message says whose ids the session knows.
-
-        Raises:
-            MalformedError: It says what cannot be.
-        """
-        if not isinstance(message, Volunteers) and message.model != self.call.digest:
-            raise MalformedError("an answer about another model")
-        if isinstance(message, EdgeMoments):
-            return _moments(message, self.recipe)
-        rows = column(message.session, np.int32, "session")
-        if len(rows) and not (rows.min() >= 0 and rows.max() < len(edge.ids)):
-            raise MalformedError("a row names an unknown session")
-        if len(np.unique(rows)) != len(rows):
-            raise MalformedError("a session has two rows")
-        told, reasons, metric = np.zeros(len(rows), dtype=_ROW), Counter[str](), ""
-        told["client"] = self.index(edge, rows)
-        if isinstance(message, Opinions):
-            _fill(told, message)
-            metric = safe_text(message.metric, limit=100)
-            # In an edge's words, which the books keep and people read.
-            for words, agents in message.reasons.items():
-                reasons[safe_text(words, limit=MAX_REASONS)] += agents
-        signed = self._are_signed(message, edge, rows, told)
-        known = told["client"] >= 0
-        return EdgeAnswer(
-            max(message.asked, len(rows)),
-            told[known & signed],
-            frozenset(told["client"][known & ~signed].tolist()),
-            named=tuple(edge.ids),
-            metric=metric,
-            reasons=reasons,
-        )
-
-    def _are_signed(
-        self,
-        message: Opinions | Volunteers,
-        edge: EdgeSession,
-        rows: npt.NDArray[np.int32],
-        told: Rows,
-    ) -> BoolArray:
-        """Return bool[P], which rows are their client's own word."""
-        claims, asked = claims_in(message.claim, len(told)), self.asked
-        if asked is None:
-            return np.ones(len(told), dtype=np.bool_)
-
-        def is_signed(row: int) -> bool:
-            agent, (client, *figures) = edge.ids[rows[row]], told[row].item()
-            if client < 0:
-                return False
+    Raises:
+        MalformedError: It says what cannot be.
+    """
+    if not isinstance(message, Volunteers) and message.model != call.digest:
+        raise MalformedError("an answer about another model")
+    if isinstance(message, EdgeMoments):
+        return _moments(message, recipe)
+    rows = column(message.session, np.int32, "session")
+    if len(rows) and not (rows.min() >= 0 and rows.max() < len(edge.ids)):
+        raise MalformedError("a row names an unknown session")
+    if len(np.unique(rows)) != len(rows):
+        raise MalformedError("a session has two rows")
+    told, reasons, metric = np.zeros(len(rows), dtype=_ROW), Counter[str](), ""
+    told["client"] = client(rows)
+    if isinstance(message, Opinions):
+        _fill(told, message)
+        metric = safe_text(message.metric, limit=100)
+        # In an edge's words, which the books keep and people read.
+        for words, agents in message.reasons.items():
+            reasons[safe_text(words, limit=MAX_REASONS)] += agents
+    known, signed = told["client"] >= 0, np.ones(len(told), dtype=np.bool_)
+    if call.asked is not None:
+        claims = claims_in(message.claim, len(told))
+        for at in np.flatnonzero(known).tolist():
+            agent, (_, *figures) = edge.ids[rows[at]], told[at].item()
             if isinstance(message, Volunteers):
-                said = asked.volunteer(agent, edge.id)
+                said = call.asked.volunteer(agent, edge.id)
             else:
-                said = asked.scored(agent, message.metric, *figures)
-            return signed_by(agent, claims[row].tobytes() if len(claims) else b"", said)
-
-        return np.array([is_signed(row) for row in range(len(told))], dtype=np.bool_)
+                said = call.asked.scored(agent, message.metric, *figures)
+            claim = claims[at].tobytes() if len(claims) else b""
+            signed[at] = signed_by(agent, claim, said)
+    return EdgeAnswer(
+        max(message.asked, len(rows)),
+        told[known & signed],
+        frozenset(told["client"][known & ~signed].tolist()),
+        named=tuple(edge.ids),
+        metric=metric,
+        reasons=reasons,
+    )
 
 
 def enough(call: Call, answers: Sequence[EdgeAnswer], edges: int) -> bool:
@@ -192,9 +172,7 @@ def enough(call: Call, answers: Sequence[EdgeAnswer], edges: int) -> bool:
     return len(answers) == edges and 0 < everybody <= volunteered
 
 
-def result(
-    call: Call, answers: Sequence[tuple[int, EdgeAnswer]], now: float
-) -> BookOpinions | BookVolunteers:
+def result(call: Call, answers: Sequence[tuple[int, EdgeAnswer]], now: float) -> BookEvaluation:
     """Return what a call came to; an agent that two edges saw counts at the first by index."""
     answers = sorted(answers, key=lambda one: one[0])
     reasons, signed, told = Counter[str](), set[int](), list[int]()
@@ -206,7 +184,11 @@ def result(
     unsigned = set(told) - signed
     reasons[UNSIGNED] += len(unsigned)
     asked = sum(answer.asked for _, answer in answers) - (len(told) - len(unsigned))
-    metric = _metric([answer for _, answer in answers])
+    named = Counter[str]()
+    for _, answer in answers:
+        named[answer.metric] += len(answer.rows)
+    # What most opinions are, so that no edge decides alone; of equals the first.
+    metric = max(+named, key=named.__getitem__, default="")
     ours = [(edge, answer) for edge, answer in answers if answer.metric == metric]
     every = sum(len(answer.rows) for _, answer in answers)
     rows = np.concatenate([_NONE, *(answer.rows for _, answer in ours)])
@@ -216,7 +198,8 @@ def result(
     _, first = np.unique(rows["client"], return_index=True)
     asked -= len(rows) - len(first)
     rows, edges = rows[first], edges[first]
-    found = BookVolunteers(
+    return BookEvaluation(
+        mode=call.mode,
         round=call.round,
         slot=call.slot,
         digest=call.digest,
@@ -225,11 +208,6 @@ def result(
         edge=edges,
         reasons=dict((+reasons).most_common(MAX_REASONS)),
         seconds=round(max(0.0, now - call.began), 6),
-    )
-    if call.for_volunteers:
-        return found
-    return BookOpinions(
-        **structs.asdict(found),
         metric=metric,
         score=rows["score"] + 0.0,  # no -0.0: the books do not keep its sign
         samples=rows["samples"],
@@ -237,10 +215,9 @@ def result(
     )
 
 
-def without_answers(round_: int, slot: int, digest: str, clients: int) -> BookOpinions:
+def without_answers(round_: int, slot: int, digest: str, clients: int) -> BookEvaluation:
     """Return the evaluation of a model that a coordinator died over."""
     nobody = result(Call(mode=OpinionMode.REPORT, round=round_, slot=slot, digest=digest), (), 0.0)
-    assert isinstance(nobody, BookOpinions)
     return structs.replace(nobody, asked=clients, reasons={RESTART: clients} if clients else {})
 
 
@@ -276,14 +253,6 @@ def _fill(told: Rows, message: Opinions) -> None:
     if not (np.isfinite(epsilon) & (epsilon >= 0)).all() or not (samples > 0).all():
         raise MalformedError("an epsilon or a number of samples is out of range")
     told["score"], told["samples"], told["epsilon"] = score, samples, epsilon
-
-
-def _metric(answers: Iterable[EdgeAnswer]) -> str:
-    """Return what most opinions are, so that no edge decides alone; of equals the first."""
-    named: Counter[str] = Counter()
-    for answer in answers:
-        named[answer.metric] += len(answer.rows)
-    return max(+named, key=named.__getitem__, default="")
 
 
 @dataclass(slots=True)
@@ -354,10 +323,10 @@ class EvaluationPlan:
             trained=trained,
         )
 
-    def take(self, found: BookOpinions | BookVolunteers) -> None:
+    def take(self, found: BookEvaluation) -> None:
         """Keep the result of an evaluation."""
         self._evaluated = found.slot
-        if isinstance(found, BookVolunteers):
+        if found.peers:
             self._volunteers = frozenset(found.client.tolist())
             return
         self._opinions = grown(self._opinions, int(found.client.max(initial=-1)) + 1, np.nan)

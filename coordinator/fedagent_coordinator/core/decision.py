@@ -107,13 +107,12 @@ def decide(
     observed: Observed,
     ready: Sequence[EdgeSession],
     live: Sequence[EdgeSession],
-    *,
     free_micro: int | None,
     done: int,
 ) -> Reserve | str:
     """Return the plan of the round, or what is missing; the columns are those of the ready edges.
 
-    Changes nothing.
+    Changes nothing. `free_micro` is what is left of the run's budget, `done` how many rounds are.
 
     Raises:
         PolicyError: The policy failed, or broke a constraint.

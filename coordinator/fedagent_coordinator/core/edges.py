@@ -3,6 +3,7 @@
 The store puts the bytes of a model into what is sent.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,14 +61,11 @@ class EdgeSession:
     index: int
     epoch: str
     heard_at: float
-    expected: str  # what it should hold: the global model, or its own since then
+    window: Window  # what it has learnt since the last merge, and so what it should hold
     name: str = ""
     model: str = ""  # what it reported to hold for the run; empty for nothing
     offered_at: float | None = None  # when a model was last offered or asked for
     agents: int = 0
-    window_weight: float = 0.0  # weight in its model since the last merge
-    window_steps: float = 0.0  # mean steps of those updates, added over the rounds
-    window_norm: float = 0.0  # the median norms of those rounds' updates, added
     chunk_bytes: int = CHUNK_BYTES
     pace: Pace = field(default_factory=Pace)  # at which its models come
     senders: dict[str, Sender] = field(default_factory=dict)  # by the digest that is sent
@@ -82,6 +80,11 @@ class EdgeSession:
     """int32[len(ids)], their run-wide indices; -1 of who was never observed."""
     list_seen: bool = False  # its list of the revoked is ours, or was taken over
     list_asked: int = 0  # how often it was asked for it
+
+    @property
+    def expected(self) -> str:
+        """The model that it should hold: the global one, or its own since then."""
+        return self.window.model
 
     @property
     def owes_list(self) -> bool:
@@ -101,11 +104,6 @@ class EdgeSession:
         self.odd_rounds = self.odd_rounds + 1 if agents else 0
         what = "crowded" if observed == MAX_CLIENTS else "strangers"
         return self.suspect(what, agents if self.odd_rounds >= ODD_ROUNDS else 0)
-
-    def start_from(self, digest: str) -> None:
-        """Expect it to hold a global model, and to have learnt nothing since."""
-        self.expected = digest
-        self.window_weight = self.window_steps = self.window_norm = 0.0
 
     def restart(self, epoch: str) -> None:
         """Forget what only the former process of the edge knew."""
@@ -187,13 +185,9 @@ class EdgeTable:
         """Note a sign of life; return `new` or `restarted` where the edge has to be greeted."""
         session = self.by_id.get(edge)
         if session is None:
-            session = EdgeSession(edge, self.indices.edge(edge), epoch, now, expected)
+            window = self.windows.pop(edge, None) or Window(expected)
+            session = EdgeSession(edge, self.indices.edge(edge), epoch, now, window)
             self.by_id[edge] = session
-            window = self.windows.pop(edge, None)
-            if window is not None:
-                session.expected = window.model
-                session.window_weight = window.weight
-                session.window_steps, session.window_norm = window.local_steps, window.norm
             return session, "new"
         changed = "" if session.live else "new"
         if session.epoch != epoch:
@@ -211,9 +205,9 @@ class EdgeTable:
             edge.live = False
         return lost
 
-    def next_loss(self) -> float | None:
+    def next_loss(self) -> float:
         """Return when the next edge will count as lost if it stays silent."""
-        return min((edge.heard_at + LOST_S for edge in self.live()), default=None)
+        return min((edge.heard_at + LOST_S for edge in self.live()), default=math.inf)
 
 
 @dataclass(slots=True)
@@ -241,7 +235,7 @@ class GlobalModels:
     @property
     def learnt(self) -> bool:
         """Whether an edge has learnt since the last merge."""
-        return any(edge.window_weight > 0 for edge in self.edges.live())
+        return any(edge.window.weight > 0 for edge in self.edges.live())
 
     def catch_up(self, edge: EdgeSession, round_: int, now: float) -> None:
         """Offer the global model to an edge that holds another than it should.
@@ -253,7 +247,7 @@ class GlobalModels:
             return
         if self._has_learnt(edge):
             self.do(Forget(round_ - 1, (edge.id,)))
-        edge.start_from(self.digest)
+        edge.window = Window(self.digest)
         if edge.model != self.digest:
             self._offer(edge, round_, now)
 
@@ -294,13 +288,13 @@ class GlobalModels:
         # Edges that did not come in time for this merge start from it when they come.
         self.edges.windows.clear()
         for edge in sessions:
-            edge.start_from(digest)
+            edge.window = Window(digest)
             edge.offered_at = None
             if edge.live and not edge.trouble and edge.model != digest:
                 self._offer(edge, round_, now)
 
     def _has_learnt(self, edge: EdgeSession) -> bool:
-        return edge.window_weight > 0 or edge.expected != self.digest
+        return edge.window.weight > 0 or edge.expected != self.digest
 
     def _offer(self, edge: EdgeSession, round_: int, now: float) -> None:
         edge.offered_at = now

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies.base import Feedback, RoundView, Selection
 from fedagent_node.effects import Input, RunJob, Write
-from fedagent_protocol.messages import EdgeStatus, OutcomeStatus
+from fedagent_protocol.messages import EdgeStatus, OpinionMode, OutcomeStatus
 from fedagent_task.aggregation import MergeFacts
 from fedagent_task.moments import Moments
 
@@ -135,8 +135,12 @@ class Learn(Write, frozen=True, eq=False):
 
 
 class BookEvaluation(Write, frozen=True, eq=False, kw_only=True):
-    """Commit how the clients evaluated a model, once per round; rows in order of clients."""
+    """Commit what clients said of a model, once per round; rows in order of clients.
 
+    They gave opinions, or by `mode` volunteered to train it, and have no scores then.
+    """
+
+    mode: OpinionMode = OpinionMode.REPORT
     round: int  # of the model; 0 for the one that the run begins with
     slot: int  # models evaluated so far in this run, with this one
     digest: str  # the model; empty if it is not known any more
@@ -145,24 +149,20 @@ class BookEvaluation(Write, frozen=True, eq=False, kw_only=True):
     edge: npt.NDArray[np.int64]
     reasons: Mapping[str, int]  # agents without a row, by reason
     seconds: float  # from the first question to the end
+    metric: str = ""
+    score: npt.NDArray[np.float64] = np.zeros(0)  # float64[P] in [0, 1]
+    samples: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+    epsilon: npt.NDArray[np.float64] = np.zeros(0)  # 0: no noise
 
-
-class BookOpinions(BookEvaluation, frozen=True, eq=False, kw_only=True):
-    """Commit opinions, float64[P] in [0, 1], with their samples and epsilons (0: no noise)."""
-
-    metric: str
-    score: npt.NDArray[np.float64]
-    samples: npt.NDArray[np.int64]
-    epsilon: npt.NDArray[np.float64]
+    @property
+    def peers(self) -> bool:
+        """Whether clients volunteered."""
+        return self.mode is OpinionMode.PEERS
 
     @property
     def mean(self) -> float | None:
         """The reward: every client's opinion counts the same; None without any."""
-        return float(self.score.mean()) if len(self.score) else None
-
-
-class BookVolunteers(BookEvaluation, frozen=True, eq=False, kw_only=True):
-    """Commit who volunteers to train after a model."""
+        return None if self.peers or not len(self.score) else float(self.score.mean())
 
 
 class Standardize(Write, frozen=True):

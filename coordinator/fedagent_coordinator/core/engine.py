@@ -90,9 +90,9 @@ class Engine:
             raise NeedsUnmetError(settings.recipe.policy.name, unmet, ())
         self.run = Run(settings, progress, learning, indices, paid_at, clock)
         self.counters = self.run.counters
-        self.phase: Phase = Idle(self.run, None)
+        self.phase: Phase = Idle(self.run, math.inf)
         self._witness, self._first_at = witness, progress.open_at
-        self._beacon_at: float | None = None
+        self._beacon_at = math.inf
         self._messages: Mapping[type, Callable[..., None]] = {
             EdgeHello: self._hello,
             EdgeStatus: self._status,
@@ -126,35 +126,33 @@ class Engine:
         if handle := self._inputs.get(type(event)):
             handle(event, now)
         if take := self.phase.takes.get(type(event)):
-            self._enter(take(self.phase, event, now), now)
-        return self.run.to_do()
+            take(self.phase, event, now)
+        return self._step(now)
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         run = self.run
-        if self._beacon_at is not None and now >= self._beacon_at:
+        if now >= self._beacon_at:
             self._beacon(now)
         for edge in run.edges.lose_silent(now):
             run.do(Emit("edge_lost", {"edge": edge.id, "name": edge.name}))
             run.do(fx.NoteDevices(edge.id, None))
             run.show(run.status)
-        self._enter(self.phase.tick(now), now)
-        return run.to_do()
+        return self._step(now)
 
-    def next_due(self) -> float | None:
-        """Return when `tick` is wanted; None while only messages matter."""
-        times = (self._beacon_at, self.run.edges.next_loss(), self.phase.next_due())
-        return min((time for time in times if time is not None), default=None)
+    def next_due(self) -> float:
+        """Return when `tick` is wanted; infinity while only messages matter."""
+        return min(self._beacon_at, self.run.edges.next_loss(), self.phase.due)
 
     def urgent(self) -> bool:
         """Return that every edge waits for our own broker."""
         return True
 
-    def _enter(self, phase: Phase, now: float) -> None:
-        """Make this the phase, and begin it; the only place where it changes."""
-        while phase is not self.phase:
+    def _step(self, now: float) -> list[Effect]:
+        """Go from phase to phase as far as it goes; the only place where it changes."""
+        while (phase := self.phase.step(now)) is not self.phase:
             self.phase = phase
-            phase = phase.begin(now)
+        return self.run.to_do()
 
     # ----------------------------------------------------- what is no message of an edge
 
@@ -167,10 +165,10 @@ class Engine:
             run.evaluate_model(run.models.round, run.models.digest)
         opens_at = min(self._first_at, now + run.settings.recipe.rounds.every_s)
         if now >= opens_at or run.over:
-            self._enter(next_round(run, now), now)
-            return
-        run.not_before = opens_at
-        self._enter(Idle(run, opens_at), now)
+            self.phase = next_round(run, now)
+        else:
+            run.not_before = opens_at
+            self.phase = Idle(run, opens_at)
 
     def _beacon(self, now: float) -> None:
         s = self.run.settings
@@ -184,7 +182,7 @@ class Engine:
     def _link_up(self, _: LinkUp, now: float) -> None:
         # Edges need as long to be back, and to say what they could not.
         self.run.cut_until = now + BACK_S + self.run.settings.grace_s
-        if self._beacon_at is not None:
+        if self._beacon_at < math.inf:
             self._beacon(now)
 
     def _revoked(self, revoked: Revoked, _now: float) -> None:
@@ -228,7 +226,7 @@ class Engine:
         self.run.do(Emit("model", {"round": found.round, "digest": found.digest, **fields}))
         self.run.judge(found.metrics)
         if self.run.over == TARGET and isinstance(self.phase, Idle | Observing):
-            self._enter(next_round(self.run, now), now)
+            self.phase = next_round(self.run, now)
 
     def _standardized(self, found: fx.Standardized, now: float) -> None:
         run = self.run
@@ -236,7 +234,7 @@ class Engine:
         run.settings = replace(run.settings, task=found.task, body=found.body)
         run.do(Emit("standardized", found.fields))
         self._welcome_all(found, now)
-        self._enter(next_round(run, now), now)
+        self.phase = next_round(run, now)
 
     # ------------------------------------------------------------- messages of edges
 
@@ -264,7 +262,7 @@ class Engine:
             if undecided and run.numbers.claimed >= run.numbers.round:
                 run.numbers.go_on()
                 if isinstance(self.phase, Observing):
-                    self._enter(next_round(run, now), now)
+                    self.phase = next_round(run, now)
         self._greet(edge, changed, now)
 
     def _status(self, received: Received, status: EdgeStatus, now: float) -> None:
@@ -329,7 +327,7 @@ class Engine:
 
     def _chunk(self, received: Received, chunk: Chunk, now: float) -> None:
         if isinstance(self.phase, Merging) and self._ours(chunk.run):
-            self._enter(self.phase.receive_chunk(received.sender, chunk, now), now)
+            self.phase.receive_chunk(received.sender, chunk, now)
 
     def _columns(self, received: Received, message: RoundColumns, now: float) -> None:
         run, edge = self.run, self._answering(received, message, now)
@@ -349,7 +347,7 @@ class Engine:
         columns, left_out = _kept(columns, client >= 0)
         self.counters["not_observed"] += left_out
         run.do(*edge.left_out(left_out, len(columns.session)))
-        self._enter(self.phase.receive_columns(edge, columns, now), now)
+        self.phase.receive_columns(edge, columns, now)
 
     def _report(self, received: Received, report: RoundReport, now: float) -> None:
         run = self.run
@@ -363,7 +361,7 @@ class Engine:
         except ProtocolError as error:  # the model of this run cannot be cut so
             self.counters[error.reason] += 1
         if isinstance(self.phase, Ordered) and self.phase.expects(edge.id, report.round):
-            self._enter(self.phase.receive_report(edge.id, report, now), now)
+            self.phase.receive_report(edge.id, report)
         elif report.round <= run.numbers.settled:
             paid = run.paid_at(report.round, edge.id)
             self.counters["report_too_late"] += paid is None
@@ -377,7 +375,7 @@ class Engine:
         if edge is None:
             return
         if isinstance(self.phase, Evaluating) and self.phase.expects(message):
-            self._enter(self.phase.receive_answer(edge, message, now), now)
+            self.phase.receive_answer(edge, message, now)
         elif message.round <= self.run.numbers.settled:
             # An edge that hears that it is over ceases to repeat itself.
             ended = OpinionClose if isinstance(message, Volunteers) else OpinionsReceipt
@@ -400,11 +398,7 @@ class Engine:
         return ours
 
     def _hear(self, name: str, epoch: str, now: float) -> tuple[EdgeSession, str]:
-        edge, changed = self.run.edges.hear(name, epoch, now, self.run.models.digest)
-        if changed and isinstance(self.phase, Observing):
-            # What its former process answered is of sessions that are no more.
-            self.phase.answers.pop(name, None)
-        return edge, changed
+        return self.run.edges.hear(name, epoch, now, self.run.models.digest)
 
     def _greet(self, edge: EdgeSession, changed: str, now: float) -> None:
         """Bring an edge up to date; say that it came, but not that it started again."""
@@ -414,7 +408,7 @@ class Engine:
             self._label(edge)
             run.do(Emit("edge_joined", {"edge": edge.id, "name": edge.name}))
             run.show(run.status)
-        self._enter(self.phase.greet(edge, now), now)
+        self.phase.greet(edge, now)
 
 
 def _kept(columns: Columns, rows: BoolArray) -> tuple[Columns, int]:

@@ -5,10 +5,8 @@ statistics gets a receipt, and is not asked again; more volunteers may come from
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from dataclasses import dataclass, replace
+from functools import partial
 
 from fedagent_node.effects import Emit
 from fedagent_protocol.errors import MalformedError
@@ -21,9 +19,9 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.signed import Asked, Calling
 
-from .answers import MODES, AnswerMessage, Answers, Call, EdgeAnswer, enough, no_answer, result
+from .answers import MODES, AnswerMessage, Call, EdgeAnswer, enough, no_answer, read_answer, result
 from .edges import EdgeSession
-from .effects import BookOpinions, BookVolunteers
+from .effects import BookEvaluation
 from .run import Phase, Run
 
 REPEAT_S = 1.0
@@ -46,93 +44,82 @@ class Part:
 class Evaluating(Phase):
     """Clients are asked; `then` goes on with what they answered."""
 
-    def __init__(self, run: Run, call: Call, then: Callable[["Evaluating", float], Phase]) -> None:
+    def __init__(
+        self, run: Run, call: Call, then: Callable[["Evaluating", float], Phase], now: float
+    ) -> None:
         super().__init__(run)
-        self.call, self._then = call, then
+        self.call, self._then, s = call, then, run.settings
         self.parts: dict[str, Part] = {}
-        self.found: BookOpinions | BookVolunteers | None = None
-        s, asked = run.settings, None
+        self.found: BookEvaluation | None = None
         if run.members.agents is not None:
             asked = Asked(site=s.site, run=s.run, round=call.round, task=s.task, model=call.digest)
-        self._answers = Answers(call, s.recipe, self._index, asked)
+            self.call = call = replace(call, asked=asked)
         self._ends_at = call.until if call.for_volunteers else call.give_up_at
 
-    def begin(self, now: float) -> Phase:
-        """Ask every edge."""
-        for edge in self.run.edges.able():
-            self._join(edge, now)
-        return self.tick(now)
+        for edge in run.edges.able():
+            self.greet(edge, now)
 
-    def tick(self, now: float) -> Phase:
+    def step(self, now: float) -> Phase:
         """Ask again, bring edges the model, or end the evaluation."""
-        able = self.run.edges.able()
-        waits = bool(able) if self.call.for_volunteers else any(map(self._waits_for, able))
+        able, call = self.run.edges.able(), self.call
+        waits = bool(able) if call.for_volunteers else any(map(self._waits_for, able))
         if now >= self._ends_at or not waits:
             return self._end(now)
-        for part in self._to_ask():
-            if part.ask_at <= now < self.call.until:
+        self.due = self._ends_at
+        for part in self.parts.values():
+            if part.answer is not None and not call.for_volunteers:
+                continue
+            if part.ask_at <= now < call.until:
                 part.ask_at = now + REPEAT_S
                 edge = part.edge
                 if edge.live:
                     if edge.model != edge.expected:
                         self.run.models.catch_up(edge, self.run.numbers.round, now)
                     self._ask(edge, now)
+            if part.ask_at < call.until:
+                self.due = min(self.due, part.ask_at)
         return self
 
-    def next_due(self) -> float | None:
-        """Return when an edge is asked again, or the evaluation may be over."""
-        again = (part.ask_at for part in self._to_ask())
-        return min([self._ends_at, *(at for at in again if at < self.call.until)])
-
-    def greet(self, edge: EdgeSession, now: float) -> Phase:
-        """Ask the edge at once."""
-        self._join(edge, now)
-        return self.tick(now)
+    def greet(self, edge: EdgeSession, now: float) -> None:
+        """Have the edge asked at once, again if it has not answered."""
+        part = self.parts.setdefault(edge.id, Part(edge, 0, now))
+        part.agents, part.ask_at = max(part.agents, edge.agents), now
 
     def expects(self, message: AnswerMessage) -> bool:
         """Return whether an answer is of this evaluation."""
         return message.round == self.call.round and MODES[type(message)] is self.call.mode
 
-    def receive_answer(self, edge: EdgeSession, message: AnswerMessage, now: float) -> Phase:
+    def receive_answer(self, edge: EdgeSession, message: AnswerMessage, now: float) -> None:
         """Take in an answer; one that cannot be is none, and is not waited for."""
-        part = self.parts.get(edge.id) or self._join(edge, now)
-        if part.answer is not None and not self.call.for_volunteers:
-            return self
+        if edge.id not in self.parts:
+            self.greet(edge, now)
+        part, call = self.parts[edge.id], self.call
+        if part.answer is not None and not call.for_volunteers:
+            return
         try:
             if not isinstance(message, EdgeMoments) and not edge.learn_ids(
                 message.known, message.new_ids
             ):
                 # What it names goes on where an answer ended that never came.
-                return self.greet(edge, now)
-            part.answer = self._answers.read(message, edge)
+                self.greet(edge, now)
+                return
+            indices, members = self.run.indices, self.run.members.agents
+            client = partial(edge.clients, indices=indices, members=members)
+            recipe = self.run.settings.recipe
+            part.answer = read_answer(message, edge, call, recipe=recipe, client=client)
         except MalformedError:
             self.run.counters["opinions_refused"] += 1
             part.answer = part.answer or no_answer(part.agents)
-            return self.tick(now)
-        call = self.call
+            return
         answers = [one.answer for one in self.parts.values() if one.answer is not None]
         if call.for_volunteers and enough(call, answers, len(self.parts)):
             self._ends_at = min(self._ends_at, now + ENOUGH_S)
         what = "volunteers" if call.for_volunteers else "opinions"
         self.run.do(*edge.suspect(what, len(part.answer.unsigned)))
-        return self.tick(now)
-
-    def _join(self, edge: EdgeSession, now: float) -> Part:
-        """Ask an edge; one that was asked and has not answered is asked again at once."""
-        part = self.parts.setdefault(edge.id, Part(edge, 0, now))
-        part.agents, part.ask_at = max(part.agents, edge.agents), now
-        return part
-
-    def _to_ask(self) -> list[Part]:
-        more = self.call.for_volunteers
-        return [part for part in self.parts.values() if more or part.answer is None]
 
     def _waits_for(self, edge: EdgeSession) -> bool:
         part = self.parts.get(edge.id)
         return not edge.quiet and (part is None or part.answer is None)
-
-    def _index(self, edge: EdgeSession, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        return edge.clients(rows, self.run.indices, self.run.members.agents)
 
     def _ask(self, edge: EdgeSession, now: float) -> None:
         """Call the devices of an edge, signed, with the time that is left.
@@ -176,13 +163,16 @@ class Evaluating(Phase):
         return self._then(self, now)
 
 
-def evaluated(found: BookOpinions | BookVolunteers) -> Emit:
+def evaluated(found: BookEvaluation) -> Emit:
     """Return the event of an evaluation."""
-    fields: dict[str, object] = {"round": found.round, "slot": found.slot}
-    if isinstance(found, BookOpinions):
-        fields |= {"mode": "report", "mean": found.mean, "answered": len(found.client)}
-    else:
-        fields |= {"mode": "peers", "volunteers": len(found.client)}
-    missing = {why: float(count) for why, count in found.reasons.items()}
-    fields |= {"asked": found.asked, "missing": missing, "seconds": found.seconds}
+    answered: dict[str, object] = {"mean": found.mean, "answered": len(found.client)}
+    fields: dict[str, object] = {
+        "round": found.round,
+        "slot": found.slot,
+        "mode": found.mode.value,
+        **({"volunteers": len(found.client)} if found.peers else answered),
+        "asked": found.asked,
+        "missing": {why: float(count) for why, count in found.reasons.items()},
+        "seconds": found.seconds,
+    }
     return Emit("opinions", fields)

@@ -1,6 +1,7 @@
 """The merging phase: edge models come here and are averaged to the global one."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -45,67 +46,66 @@ class Merging(Phase):
         self._shares: list[tuple[EdgeSession, EdgeShare]] = []
         self._pulls: dict[str, Pull] = {}
         self._asked = False
-
-    def begin(self, now: float) -> Phase:
-        """Fetch the edge models, as far as `firsts`, chunks that reports brought, are not all."""
-        models = self.run.models
-        for edge in self.run.edges.live():
+        self._merged: tuple[str, str] | None = None
+        for edge in run.edges.live():
             share = self._share(edge)
-            if not self.run.settings.strategy.combine([share]).weights[0] > 0:
-                continue
-            self._shares.append((edge, share))
-            if edge.expected not in {models.digest, *self._pulls}:
-                layout = Layout(models.size, edge.chunk_bytes)
-                pull = Pull(edge.id, edge.expected, Receiver(layout, edge.pace))
-                self._pulls[pull.digest] = pull
-                first = self._firsts.get(edge.id, b"")
-                if first and len(first) == layout.first_bytes(len(first)):
-                    self._take(pull, 0, first, now)
-                else:
-                    self._need(pull, now)
-        return self._advance(now)
+            if run.settings.strategy.combine([share]).weights[0] > 0:
+                self._shares.append((edge, share))
+                self._fetch(edge, now)
 
-    def tick(self, now: float) -> Phase:
-        """Ask again for models that do not come; go on without them at the end."""
-        for pull in self._coming():
-            if now >= self._give_up_at:
-                self._lose(pull)
-            else:
+    def _fetch(self, edge: EdgeSession, now: float) -> None:
+        """Ask for the model of an edge, as far as its report has not brought it."""
+        models, digest = self.run.models, edge.expected
+        if digest in {models.digest, *self._pulls}:
+            return
+        layout = Layout(models.size, edge.chunk_bytes)
+        pull = self._pulls[digest] = Pull(edge.id, digest, Receiver(layout, edge.pace))
+        first = self._firsts.get(edge.id, b"")
+        if first and len(first) == layout.first_bytes(len(first)):
+            self._take(pull, 0, first, now)
+        else:
+            self._need(pull, now)
+
+    def step(self, now: float) -> Phase:
+        """Ask again for models that do not come; without them at the end, merge what came."""
+        coming = [pull for pull in self._pulls.values() if not pull.receiver.complete]
+        if now >= self._give_up_at:
+            lost, coming = {pull.digest for pull in coming}, []
+            self._lose(lost)
+        for pull in coming:
+            if now >= (pull.receiver.due or math.inf):
                 self._need(pull, now)
-        return self._advance(now)
+        self.due = min([self._give_up_at, *(pull.receiver.due or math.inf for pull in coming)])
+        if not coming:
+            self.due = math.inf
+        models = self.run.models
+        if not (self._asked or self._pulls):
+            self._asked = True
+            if {edge.expected for edge, _ in self._shares} <= {models.digest}:
+                return self._over(models.digest, models.state, now)
+            self.run.do(self._merge())
+        return self if self._merged is None else self._over(*self._merged, now)
 
-    def next_due(self) -> float | None:
-        """Return when `tick` is wanted."""
-        times = [
-            min(pull.receiver.due or self._give_up_at, self._give_up_at) for pull in self._coming()
-        ]
-        return min(times, default=None)
-
-    def receive_chunk(self, edge: str, chunk: Chunk, now: float) -> Phase:
+    def receive_chunk(self, edge: str, chunk: Chunk, now: float) -> None:
         """Take in a chunk; one that nobody waits for changes nothing."""
         pull = self._pulls.get(chunk.digest)
-        if pull is None or pull.edge != edge or pull.receiver.complete:
-            return self
-        self._take(pull, chunk.index, chunk.data, now)
-        return self._advance(now)
+        if pull is not None and pull.edge == edge and not pull.receiver.complete:
+            self._take(pull, chunk.index, chunk.data, now)
 
-    def model_finished(self, found: ModelFinished, now: float) -> Phase:
+    def model_finished(self, found: ModelFinished, now: float) -> None:  # noqa: ARG002
         """Note whether a pulled model hashes to its name; else its edge is left out."""
-        pull = self._pulls.get(found.digest)
+        pull = self._pulls.pop(found.digest, None)
         if pull is not None and found.refused:
-            self._lose(pull)
-        self._pulls.pop(found.digest, None)
-        return self._advance(now)
+            self._lose({found.digest})
 
-    def merged(self, found: Merged, now: float) -> Phase:
+    def merged(self, found: Merged, now: float) -> None:  # noqa: ARG002
         """Make the merged model the global one, and warn of the edge models left out."""
         for edge, reason in found.refused.items():
             name = self.run.members.called(edge, "")
             self.run.do(Warn("", f"the model of edge {name} is left out of the merge: {reason}"))
-        if found.round != self._round:
-            return self
-        self.run.models.farthest = found.farthest
-        return self._over(found.digest, found.state, now)
+        if found.round == self._round:
+            self.run.models.farthest = found.farthest
+            self._merged = found.digest, found.state
 
     takes = {ModelFinished: model_finished, Merged: merged}  # noqa: RUF012 - of the class
 
@@ -117,16 +117,6 @@ class Merging(Phase):
             return self._then(now)
         run.commit_model(self._round, digest, state, now)
         return self._then(now)
-
-    def _advance(self, now: float) -> Phase:
-        if self._asked or self._pulls:
-            return self
-        self._asked = True
-        models = self.run.models
-        if {edge.expected for edge, _ in self._shares} <= {models.digest}:
-            return self._over(models.digest, models.state, now)
-        self.run.do(self._merge())
-        return self
 
     def _merge(self) -> Merge:
         models, settings = self.run.models, self.run.settings
@@ -141,7 +131,7 @@ class Merging(Phase):
             self._round,
             tuple(sorted(parts)),
             models.size,
-            max((edge.window_norm for edge, _ in self._shares), default=0.0),
+            max((edge.window.norm for edge, _ in self._shares), default=0.0),
             facts=MergeFacts(rules=settings.rules),
         )
         if not settings.strategy.acts and type(settings.robust) is Robust:
@@ -158,8 +148,8 @@ class Merging(Phase):
         """Return what an edge's model has to count by (docs/coordinator.md)."""
         recipe = self.run.settings.recipe
         return EdgeShare(
-            weight=edge.window_weight,
-            local_steps=edge.window_steps,
+            weight=edge.window.weight,
+            local_steps=edge.window.local_steps,
             uniform=recipe.rounds.weighting is Weighting.UNIFORM and not recipe.placement.rents,
             holds=bool(edge.model),
         )
@@ -180,9 +170,8 @@ class Merging(Phase):
             need = Need(run=run, round=self._round, digest=pull.digest, ranges=ranges)
             self.run.do(Send(pull.edge, need))
 
-    def _coming(self) -> list[Pull]:
-        return [pull for pull in self._pulls.values() if not pull.receiver.complete]
-
-    def _lose(self, pull: Pull) -> None:
-        del self._pulls[pull.digest]
-        self._shares = [one for one in self._shares if one[0].expected != pull.digest]
+    def _lose(self, digests: Collection[str]) -> None:
+        """Leave out the edges of models that did not come, or are not what they are called."""
+        for digest in digests:
+            self._pulls.pop(digest, None)
+        self._shares = [one for one in self._shares if one[0].expected not in digests]

@@ -20,13 +20,13 @@ from fedagent_task.scoring.measures import DEVICE_SCORE
 
 from .answers import by_client
 from .edges import EdgeSession
-from .effects import BookOpinions, Learn, NoteWork, Reserve, Settle, ShowStatus
+from .effects import Learn, NoteWork, Reserve, Settle, ShowStatus
 from .evaluating import Evaluating, evaluated
 from .merge import Merging
 from .outcomes import BAD_CLAIM, EdgePart, proved, round_event, settle_round
 from .readiness import DECLINED, longer
 from .run import Phase, Run
-from .settings import learnt_weight, merges, milliseconds, most_weight
+from .settings import merges, milliseconds, most_weight
 
 TOO_FAR = frozenset({"norm", "diverged", "non_finite"})
 """Reasons of devices, and of edges, why an update cannot be: its model is where nobody learns."""
@@ -37,7 +37,10 @@ LONGEST_OUTAGE_S = 60.0
 
 
 class Ordered(Phase):
-    """Edges train with the chosen agents, and report; `then` goes on when the round is over."""
+    """Edges train with the chosen agents; `then` goes on when the round is over.
+
+    What is planned is reserved before it is ordered; a round of nobody ends at once.
+    """
 
     def __init__(
         self,
@@ -53,57 +56,43 @@ class Ordered(Phase):
         self._merges = merges(run.settings.recipe, run.rounds_done + 1)
         self._until = now + run.settings.max_wait_ms / 1000.0 + run.settings.grace_s
         self._parts = _parts_of(plan, ready, now)
-
-    def begin(self, now: float) -> Phase:
-        """Reserve, then order; a round in which nobody is chosen ends at once."""
-        run, parts = self.run, self._parts
-        run.do(self._plan)
+        run.do(plan)
         if run.status.waiting or run.settings.recipe.rounds.every_s:
             run.show(ShowStatus())
-        if not parts:
-            return self._settle(now)
-        half = (len(parts) + 1) // 2
-        for sent, part in enumerate(parts.values(), start=1):
+        half = (len(self._parts) + 1) // 2
+        for sent, part in enumerate(self._parts.values(), start=1):
             self._order(part, now)
             if sent == half:
                 run.do(Mark("orders.half"))
-        return self
 
-    def tick(self, now: float) -> Phase:
+    def step(self, now: float) -> Phase:
         """Repeat orders; settle when no report is waited for any longer."""
-        if now >= self._give_up_at():
+        # Silent edges have not failed while our own broker was away.
+        give_up = min(self._until + LONGEST_OUTAGE_S, max(self._until, self.run.cut_until))
+        waiting = [part for part in self._parts.values() if part.report is None]
+        if not waiting or now >= give_up:
             return self._settle(now)
-        for part in self._parts.values():
-            if part.resend_at is not None and now >= part.resend_at:
+        for part in waiting:
+            if now >= part.resend_at:
                 self._order(part, now)
+        self.due = min(give_up, *(part.resend_at for part in waiting))
         return self
 
-    def next_due(self) -> float | None:
-        """Return when an order must be repeated or an edge given up."""
-        times = [part.resend_at for part in self._parts.values()]
-        return min([self._give_up_at(), *(time for time in times if time is not None)])
-
-    def _give_up_at(self) -> float:
-        """Return when silent edges have failed: not for an outage of our own broker."""
-        return min(self._until + LONGEST_OUTAGE_S, max(self._until, self.run.cut_until))
-
-    def greet(self, edge: EdgeSession, now: float) -> Phase:
-        """Have the order repeated at the next tick."""
+    def greet(self, edge: EdgeSession, now: float) -> None:
+        """Have the order repeated."""
         part = self._parts.get(edge.id)
-        if part is not None and part.report is None:
+        if part is not None:
             part.resend_at = now
-        return self
 
     def expects(self, edge: str, round_: int) -> bool:
         """Return whether an edge was ordered in this round."""
         return round_ == self._plan.round and edge in self._parts
 
-    def receive_report(self, edge: str, report: RoundReport, now: float) -> Phase:
+    def receive_report(self, edge: str, report: RoundReport) -> None:
         """Take in a report that is expected; the first of an edge counts."""
-        parts, s = self._parts, self.run.settings
-        part = parts[edge]
+        part, s = self._parts[edge], self.run.settings
         if part.report is not None:
-            return self
+            return
         if s.proofs:
             given = report
             paid = self.run.paid_work
@@ -112,9 +101,7 @@ class Ordered(Phase):
             refused = [old for old, new in pairs if old is not new]
             self.run.counters[BAD_CLAIM] += len(refused)
             part.unpaid = tuple(one.agent for one in refused if one.valid)
-        part.report, part.resend_at = report, None
-        waits = any(part.report is None for part in parts.values())
-        return self if waits else self._settle(now)
+        part.report = report
 
     def _order(self, part: EdgePart, now: float) -> None:
         """Send an edge its order, with what is left of `max_wait`."""
@@ -236,10 +223,9 @@ class Ordered(Phase):
                 run.paid_work.updates.update(worked)
             if found.model and not found.failed:
                 edge, most = run.edges.by_id[found.edge], most_weight(s.strategy, s.recipe)
-                edge.model = edge.expected = found.model
-                edge.window_weight += learnt_weight(found.weight, found.ordered, most)
-                edge.window_steps += found.local_steps
-                edge.window_norm += found.norm
+                said = (found.model, found.weight, found.local_steps, found.norm)
+                edge.window = edge.window.after(*said, ordered=found.ordered, most=most)
+                edge.model = found.model
 
     def _over(self, settled: Settle, held: Learn | None, now: float, *, evaluates: bool) -> Phase:
         """Have the model of the round evaluated if that is due, then go on with the next round."""
@@ -250,7 +236,7 @@ class Ordered(Phase):
             settled.timing_ms["evaluate"] = milliseconds(now - evaluation.call.began)
             found = evaluation.found
             assert found is not None
-            if held is not None and isinstance(found, BookOpinions):
+            if held is not None:
                 clients = len(held.feedback.view.client_price)
                 opinions = by_client(found.client, found.score, clients)
                 feedback = replace(held.feedback, opinions=opinions)
@@ -259,7 +245,7 @@ class Ordered(Phase):
             return self._close(settled, now)
 
         call = self.run.evaluations.call(settled.round, self.run.models.digest, now)
-        return Evaluating(self.run, call, answered)
+        return Evaluating(self.run, call, answered, now)
 
     def _close(self, settled: Settle, now: float) -> Phase:
         seconds = round(now - self._opened_at, 6)

@@ -88,7 +88,7 @@ class EdgePart:
 
     edge: str
     index: int
-    resend_at: float | None
+    resend_at: float
     rows: list[int] = field(default_factory=list)
     agents: list[str] = field(default_factory=list)
     patience_s: float = 0.0

@@ -17,10 +17,10 @@ from fedagent_protocol.messages import OpinionMode, RunEnded
 from .answers import Call
 from .decision import decide
 from .edges import EdgeSession
-from .effects import End, HeldOutEvaluated, RunClosed, Standardize
+from .effects import End, RunClosed, Standardize
 from .evaluating import Evaluating, evaluated
 from .merge import Merging
-from .observation import Observation, Observed, merge_observations
+from .observation import Observation, Observed, known_starts, merge_observations
 from .ordered import Ordered
 from .readiness import BUDGET, EDGES, RENTS, STATISTICS
 from .run import Phase, Run
@@ -36,14 +36,20 @@ FAREWELL_S = 0.3
 def wait(run: Run, reason: str, now: float, *, edges: int = 0, agents: int = 0) -> Phase:
     """Pause for what is missing; without any edge, until one comes."""
     run.announce(reason, now, edges=edges, agents=agents)
-    return Idle(run, run.waiting.until if run.edges.live() else None)
+    return Idle(run, run.waiting.until if run.edges.live() else math.inf)
 
 
 def next_round(run: Run, now: float) -> Phase:
-    """Ask all edges for the columns of the next round."""
+    """Ask all edges for the columns of the next round; end the run where none follows."""
+    live = run.edges.live()
     if reason := run.over:
-        return _finish_late(run, now) if reason == "rounds" else finish(run, reason, now)
-    if not run.edges.live():
+        patient = now - run.readiness.started_at < run.settings.resume_wait_s
+        if not (reason == "rounds" and run.edges.windows and patient):
+            return finish(run, reason, now)
+        # The last round was settled before a crash and not merged: its edges may come yet.
+        run.announce(EDGES, now, edges=len(live))
+        return Idle(run, run.waiting.until)
+    if not live:
         run.readiness.solvent()
         return wait(run, EDGES, now)
     return Observing(run, now)
@@ -52,10 +58,8 @@ def next_round(run: Run, now: float) -> Phase:
 def after_round(run: Run, now: float) -> Phase:
     """Go on after a round that was settled, merged and evaluated."""
     run.numbers.go_on()
-    if reason := run.over:
-        return Ended(run, reason) if reason == "rounds" else finish(run, reason, now)
     opens_at = max(run.opens_at, run.not_before)
-    return Idle(run, opens_at) if now < opens_at else next_round(run, now)
+    return next_round(run, now) if run.over or now >= opens_at else Idle(run, opens_at)
 
 
 def finish(run: Run, reason: str, now: float) -> Phase:
@@ -63,15 +67,6 @@ def finish(run: Run, reason: str, now: float) -> Phase:
     if not run.models.learnt:
         return Ended(run, reason)
     return Merging(run, run.numbers.settled, now, lambda _: Ended(run, reason))
-
-
-def _finish_late(run: Run, now: float) -> Phase:
-    """End a run whose last round was settled before a crash and not merged."""
-    patient = now - run.readiness.started_at < run.settings.resume_wait_s
-    if not (run.edges.windows and patient):
-        return finish(run, "rounds", now)
-    run.announce(EDGES, now, edges=len(run.edges.live()), agents=0)
-    return Idle(run, run.waiting.until)
 
 
 def prepare(run: Run, now: float) -> Phase | None:
@@ -89,7 +84,7 @@ def prepare(run: Run, now: float) -> Phase | None:
         return next_round(run, now)
 
     call = run.evaluations.call(pending, run.models.digest, now)
-    return Evaluating(run, call, answered)
+    return Evaluating(run, call, answered, now)
 
 
 def _measure(run: Run, now: float) -> Phase:
@@ -125,83 +120,61 @@ def _measure(run: Run, now: float) -> Phase:
         run.do(Standardize(total, agents))
         return Phase(run)  # the engine goes on when it is written
 
-    return Evaluating(run, call, added_up)
+    return Evaluating(run, call, added_up, now)
 
 
 class Idle(Phase):
-    """No round can be decided, or none may begin yet; `until` None waits for an edge."""
+    """No round can be decided, or none may begin before `until`, or before an edge comes."""
 
-    def __init__(self, run: Run, until: float | None) -> None:
+    def __init__(self, run: Run, until: float) -> None:
         super().__init__(run)
-        self._until = until
+        self.due = max(until, run.not_before)
 
-    def tick(self, now: float) -> Phase:
+    def step(self, now: float) -> Phase:
         """Ask the edges when it is time."""
-        due = self.next_due()
-        return next_round(self.run, now) if due is not None and now >= due else self
+        return next_round(self.run, now) if now >= self.due else self
 
-    def next_due(self) -> float | None:
-        """Return when to ask, never before the schedule."""
-        return None if self._until is None else max(self._until, self.run.not_before)
-
-    def greet(self, edge: EdgeSession, now: float) -> Phase:  # noqa: ARG002
+    def greet(self, edge: EdgeSession, now: float) -> None:  # noqa: ARG002
         """Ask as soon as the schedule lets us."""
-        self._until = now
-        return self
+        self.due = max(now, self.run.not_before)
 
 
 class Ended(Phase):
-    """The run is over."""
+    """The run is over: every edge is told, and once the last model is evaluated, the books."""
 
     def __init__(self, run: Run, reason: str) -> None:
         super().__init__(run)
-        self._reason = reason
-        self._closing = False
-        self._repeat_at = self._until = math.inf
+        self._reason, self._closing, self._until = reason, False, -math.inf
+        for edge in run.edges.live():
+            self.greet(edge, 0.0)
 
-    def greet(self, edge: EdgeSession, now: float) -> Phase:  # noqa: ARG002
+    def greet(self, edge: EdgeSession, now: float) -> None:  # noqa: ARG002
         """Announce the end."""
         self.run.send(edge.id, RunEnded(reason=self._reason))
-        return self
 
-    def begin(self, now: float) -> Phase:
-        """Announce the end to every edge, and commit it."""
-        for edge in self.run.edges.live():
-            self.greet(edge, now)
-        return self.evaluated()
-
-    def evaluated(self, *_: object) -> Phase:
-        """Commit the end once the last model is evaluated."""
-        run, digest = self.run, self.run.models.digest
-        if run.evaluating or self._closing:
-            return self
-        if run.settings.held_out and run.evaluated != digest:
-            # A process that came back at the very end has not evaluated the last model.
-            run.evaluate_model(run.models.round, digest)
-            return self
-        self._closing = True
-        run.do(End(self._reason))
-        return self
-
-    def closed(self, ended: RunClosed, now: float) -> Phase:
+    def closed(self, ended: RunClosed, now: float) -> None:
         """Announce the end for a while."""
         self.run.do(Emit("end", ended.fields))
-        self._repeat_at, self._until = now, now + self.run.settings.linger_s
-        return self.tick(now)
+        self.due, self._until = now, now + self.run.settings.linger_s
 
-    takes = {HeldOutEvaluated: evaluated, RunClosed: closed}  # noqa: RUF012 - of the class
+    takes = {RunClosed: closed}  # noqa: RUF012 - of the class
 
-    def tick(self, now: float) -> Phase:
-        """Announce the end again."""
-        if self._repeat_at <= now < self._until:
-            self._repeat_at = now + FAREWELL_S
-            for edge in self.run.edges.live():
+    def step(self, now: float) -> Phase:
+        """Commit the end, or announce it again."""
+        run, digest = self.run, self.run.models.digest
+        if not (self._closing or run.evaluating):
+            if run.settings.held_out and run.evaluated != digest:
+                # A process that came back at the very end has not evaluated the last model.
+                run.evaluate_model(run.models.round, digest)
+                return self
+            self._closing = True
+            run.do(End(self._reason))
+        if now >= self.due:
+            for edge in run.edges.live() if now < self._until else ():
                 self.greet(edge, now)
+            again = now + FAREWELL_S
+            self.due = again if again < self._until else math.inf
         return self
-
-    def next_due(self) -> float | None:
-        """Return when to announce the end again."""
-        return self._repeat_at if self._repeat_at < self._until else None
 
 
 class Observing(Phase):
@@ -209,37 +182,34 @@ class Observing(Phase):
 
     def __init__(self, run: Run, now: float) -> None:
         super().__init__(run)
-        self.opened_at = now
+        self.opened_at, self._reopen_at = now, now + REOPEN_S
         self.answers: dict[str, Observation] = {}
-        self._reopen_at = now + REOPEN_S
+        for edge in run.edges.able():
+            run.ask_columns(edge)
 
-    def begin(self, now: float) -> Phase:  # noqa: ARG002
-        """Ask every edge."""
-        for edge in self.run.edges.able():
-            self.run.ask_columns(edge)
-        return self
-
-    def tick(self, now: float) -> Phase:
+    def step(self, now: float) -> Phase:
         """Decide if nobody is waited for any longer; else ask again."""
-        phase = self._consider(now)
-        if phase is self and now >= self._reopen_at:
+        run, able = self.run, self.run.edges.able()
+        until = self._waits_until(able)
+        if now >= until:
+            for edge in able:
+                edge.quiet = edge.id not in self.answers
+            ready = [edge for edge in able if self._ready(edge)]
+            return self._decide(ready, now) if ready else wait(run, EDGES, now)
+        if now >= self._reopen_at:
             self._reopen_at = now + REOPEN_S
-            for edge in self.run.edges.able():
+            for edge in able:
                 if not self._ready(edge):
-                    self.run.ask_columns(edge)
+                    run.ask_columns(edge)
                     if edge.id in self.answers:
-                        self.run.models.catch_up(edge, self.run.numbers.round, now)
-        return phase
-
-    def next_due(self) -> float | None:
-        """Return when to ask again, or to decide."""
-        until = self._waits_until(self.run.edges.able())
-        return self._reopen_at if until is None else min(until, self._reopen_at)
-
-    def greet(self, edge: EdgeSession, now: float) -> Phase:  # noqa: ARG002
-        """Ask the edge."""
-        self.run.ask_columns(edge)
+                        run.models.catch_up(edge, run.numbers.round, now)
+        self.due = min(until, self._reopen_at)
         return self
+
+    def greet(self, edge: EdgeSession, now: float) -> None:  # noqa: ARG002
+        """Ask the edge: what a former process answered is of sessions that are no more."""
+        self.answers.pop(edge.id, None)
+        self.run.ask_columns(edge)
 
     def caught_up(self, edge: EdgeSession) -> None:
         """Ask an edge again that has got the model it lacked when it answered."""
@@ -247,77 +217,54 @@ class Observing(Phase):
         if outdated and edge.model == edge.expected != "":
             self.run.ask_columns(edge)
 
-    def receive_columns(self, edge: EdgeSession, columns: Columns, now: float) -> Phase:
+    def receive_columns(self, edge: EdgeSession, columns: Columns, now: float) -> None:
         """Take in an answer."""
         client = edge.client[columns.session]
         seen = Observation(edge.index, client, columns, now, edge.model, edge.id, edge.ids)
         self.answers[edge.id] = seen
         if edge.model != edge.expected:
             self.run.models.catch_up(edge, self.run.numbers.round, now)
-        return self._consider(now)
 
     def _ready(self, edge: EdgeSession) -> bool:
         answer = self.answers.get(edge.id)
         return answer is not None and answer.model == edge.expected != ""
 
-    def _waits_until(self, live: list[EdgeSession]) -> float | None:
-        """Return until when the round is held up, or None if by nobody.
+    def _waits_until(self, able: list[EdgeSession]) -> float:
+        """Return until when the round is held up.
 
         An edge that did not answer the last observation, and has been silent since, holds
         nobody up; one that is fetching the model does so for longer.
         """
-        s = self.run.settings
-        if any(edge.id in self.answers and not self._ready(edge) for edge in live):
+        s, answers = self.run.settings, self.answers
+        if any(edge.id in answers and not self._ready(edge) for edge in able):
             return self.opened_at + s.recipe.rounds.merge_timeout_s
-        if any(edge.id not in self.answers and not edge.quiet for edge in live):
+        if any(edge.id not in answers and not edge.quiet for edge in able):
             return self.opened_at + s.observe_timeout_s
-        return None
+        return self.opened_at + (0.0 if answers else REOPEN_S)
 
-    def _consider(self, now: float) -> Phase:
-        live = self.run.edges.able()
-        until = self._waits_until(live)
-        if until is not None and now < until:
-            return self
-        for edge in live:
-            edge.quiet = edge.id not in self.answers
-        ready = [edge for edge in live if self._ready(edge)]
-        if not ready:
-            return wait(self.run, EDGES, now)
-        observed = self._view(ready, now)
-        for name, agents in self.run.terms.unsigned.items():
-            self.run.do(*self.run.edges.by_id[name].suspect("terms", agents))
-        return self._decide(observed, ready, now)
-
-    def _decide(self, observed: Observed, ready: list[EdgeSession], now: float) -> Phase:
-        run, readiness, live = self.run, self.run.readiness, self.run.edges.live()
-        view = observed.view
-        agents = len(np.unique(view.pair_client[view.eligible]))
-        edges, free_micro = len(ready), run.free_micro
+    def _decide(self, ready: list[EdgeSession], now: float) -> Phase:
+        run, observed = self.run, self._view(ready, now)
+        for name, unsigned in run.terms.unsigned.items():
+            run.do(*run.edges.by_id[name].suspect("terms", unsigned))
+        readiness, live, view = run.readiness, run.edges.live(), observed.view
+        agents, edges = len(np.unique(view.pair_client[view.eligible])), len(ready)
         missing = readiness.missing(
-            observed, edges=edges, agents=agents, free_micro=free_micro, now=now
+            observed, edges=edges, agents=agents, free_micro=run.free_micro, now=now
         )
         if not missing:
             if (preparing := prepare(run, now)) is not None:
                 readiness.solvent()
                 return preparing
-            began = run.clock()
-            decision = decide(
-                run.learning,
-                run.settings,
-                observed,
-                ready,
-                live,
-                free_micro=free_micro,
-                done=run.rounds_done,
-            )
-            if not isinstance(decision, str):
+            began, money = run.clock(), (run.free_micro, run.rounds_done)
+            found = decide(run.learning, run.settings, observed, ready, live, *money)
+            if not isinstance(found, str):
                 readiness.solvent()
                 run.waiting.over()
                 run.not_before = self.opened_at + run.settings.recipe.rounds.every_s
-                decision.timing_ms["observe"] = milliseconds(now - self.opened_at)
-                decision.timing_ms["decide"] = milliseconds(run.clock() - began)
-                return Ordered(run, decision, ready, self.opened_at, now, partial(after_round, run))
-            missing = decision
+                found.timing_ms["observe"] = milliseconds(now - self.opened_at)
+                found.timing_ms["decide"] = milliseconds(run.clock() - began)
+                return Ordered(run, found, ready, self.opened_at, now, partial(after_round, run))
+            missing = found
         if missing != BUDGET:
             readiness.solvent()
             return wait(run, missing, now, edges=edges, agents=agents)
@@ -350,4 +297,6 @@ class Observing(Phase):
         )
         run.counters.update({f"pairs_{why}": n for why, n in observed.left_out.items()})
         left = observed.without(run.client_backoff.away(observed.client_seq, now))
-        return replace(left, view=run.shown(left.view, observed.client_seq))
+        run.starts = known_starts(run.starts, observed.client_seq)
+        view = replace(left.view, client_starts=run.starts)
+        return replace(left, view=run.evaluations.shown_in(view))

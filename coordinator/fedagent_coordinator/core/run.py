@@ -7,11 +7,11 @@ stands before everything that relies on it.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from msgspec import structs
 
-from fedagent_coordinator.policies.base import NOT_FEATURES, BoolArray, IntArray, RoundView
+from fedagent_coordinator.policies.base import NOT_FEATURES, BoolArray
 from fedagent_node.effects import Effect, Emit, Input, Send
 from fedagent_protocol.messages import AnyMessage, EdgeWelcome, ReportReceipt, RoundOpen
 from fedagent_protocol.signed import Vouching
@@ -21,7 +21,7 @@ from . import effects as fx
 from .answers import EvaluationPlan
 from .decision import Learning
 from .edges import EdgeSession, EdgeTable, GlobalModels, Indices, Members
-from .observation import SignedTerms, known_starts
+from .observation import SignedTerms
 from .outcomes import PaidWork
 from .readiness import AGENTS, DECLINED, EDGES, TARGET, ClientBackoff, Readiness, Waiting, longer
 from .settings import Progress, Settings
@@ -104,7 +104,7 @@ class Run:
         self.counters: Counter[str] = Counter()
         self._effects: list[Effect] = []
         self._last: list[Effect] = []
-        self.edges = EdgeTable(indices, {window.edge: window for window in progress.windows})
+        self.edges = EdgeTable(indices, dict(progress.windows))
         self.models = GlobalModels(
             run=settings.run,
             edges=self.edges,
@@ -139,7 +139,7 @@ class Run:
         """How many models are being evaluated on the held-out set; the last one that was."""
         self.cut_until = -math.inf
         """Until when the silence of edges may be our own broker's."""
-        self._starts, self._reached = progress.client_starts, 0
+        self.starts, self._reached = progress.client_starts, 0
         self._seq = progress.next_round << 20  # grows over restarts
 
     @property
@@ -210,7 +210,7 @@ class Run:
         )
         self.do(self.status)
 
-    def announce(self, reason: str, now: float, *, edges: int, agents: int) -> None:
+    def announce(self, reason: str, now: float, *, edges: int, agents: int = 0) -> None:
         """Wait a while for what is missing, and say so unless it was just said."""
         found = {EDGES: edges, AGENTS: agents}.get(reason, 0)
         if not self.waiting.wait(reason, found, now):
@@ -244,35 +244,22 @@ class Run:
         self._empty_s = longest if unpaid.all() else 0.0
         self.opens_at = began + self._empty_s
 
-    def shown(self, view: RoundView, seq: IntArray) -> RoundView:
-        """Return the view with what is known of clients from before; `seq` is of their reports."""
-        self._starts = known_starts(self._starts, seq)
-        return self.evaluations.shown_in(replace(view, client_starts=self._starts))
-
 
 class Phase:
-    """What a run is doing. Its methods return the phase that follows, itself if none does.
+    """What a run is doing, from when it is made; after everything that happens it takes a step.
 
-    `takes` has a method for each result of a job that it waits for.
+    `takes` has a method for each result of a job that it waits for. `due` is when a step is wanted
+    although nothing happens; each step sets it.
     """
 
-    takes: dict[type[Input], Callable[..., "Phase"]] = {}  # noqa: RUF012 - of the class
+    takes: dict[type[Input], Callable[..., None]] = {}  # noqa: RUF012 - of the class
 
     def __init__(self, run: Run) -> None:
-        self.run = run
+        self.run, self.due = run, math.inf
 
-    def begin(self, now: float) -> "Phase":  # noqa: ARG002 - the interface's argument
-        """Do what comes first."""
+    def step(self, now: float) -> "Phase":  # noqa: ARG002 - the interface's argument
+        """Do what is due; return the phase that follows, itself if none does."""
         return self
 
-    def tick(self, now: float) -> "Phase":  # noqa: ARG002 - the interface's argument
-        """Do what is due."""
-        return self
-
-    def next_due(self) -> float | None:
-        """Return when `tick` is wanted; None while only messages matter."""
-        return None
-
-    def greet(self, edge: EdgeSession, now: float) -> "Phase":  # noqa: ARG002
+    def greet(self, edge: EdgeSession, now: float) -> None:
         """Bring an edge that is new, back or restarted up to date."""
-        return self

@@ -96,27 +96,25 @@ def most_weight(strategy: Strategy, recipe: Recipe) -> float:
     )
 
 
-def learnt_weight(reported: float, ordered: int, most: float) -> float:
-    """Return what one round adds to the weight of an edge's model; an edge may claim more.
-
-    `most` is that of one update.
-    """
-    return min(reported, most * max(ordered, 1))
-
-
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one edge has learnt since the last merge.
+    """What one edge has learnt since the last merge: its `model`, which holds that.
 
     `weight` is that of its updates, `local_steps` their mean steps, added over the rounds, as are
     the median norms, `norm`.
     """
 
-    edge: str
     model: str
-    weight: float
+    weight: float = 0.0
     local_steps: float = 0.0
     norm: float = 0.0
+
+    def after(
+        self, model: str, weight: float, steps: float, norm: float, *, ordered: int, most: float
+    ) -> "Window":
+        """Return it after a round more, as the edge says; `most` is the weight of one update."""
+        weight = self.weight + min(weight, most * max(ordered, 1))
+        return Window(model, weight, self.local_steps + steps, self.norm + norm)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,7 +148,7 @@ class Progress:
     model_round: int = 0  # the round after which it was merged; 0 for the one the run begins with
     state: str = ""  # digest of what the server optimiser knew after it; empty for nothing
     good: str = ""  # digest of the model before it; empty for none
-    windows: tuple[Window, ...] = ()  # edge models that were settled and not merged
+    windows: Mapping[str, Window] = field(default_factory=dict)  # by edge, not merged yet
     evaluations: PastEvaluations = NO_EVALUATIONS
     open_at: float = 0.0
     client_starts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))

@@ -33,10 +33,8 @@ def asks(mode: m.OpinionMode = m.OpinionMode.REPORT, **changes: object) -> Setti
     return settings(**{"opinions": mode, **times, **changes})
 
 
-def opinions_of(field: Field, round_: int) -> fx.BookOpinions:
-    found = field.evaluated[round_]
-    assert isinstance(found, fx.BookOpinions)
-    return found
+def opinions_of(field: Field, round_: int) -> fx.BookEvaluation:
+    return field.evaluated[round_]
 
 
 def lie(edge: ToyEdge, **changes: object) -> None:
@@ -181,8 +179,8 @@ def test_a_call_names_as_many_that_trained_as_a_message_holds() -> None:
         mode=m.OpinionMode.PEERS, round=1, slot=2, digest="a" * 64, until=1.0, trained=names
     )
     run = Field(toy_edges(1, 2), settings=asks(PEERS)).engine.run
-    edge, _ = run.edges.hear("edge", "0" * 32, 0.0, "")
-    Evaluating(run, call, lambda _, __: Phase(run)).greet(edge, 0.0)
+    run.edges.hear("edge", "0" * 32, 0.0, "")
+    Evaluating(run, call, lambda _, __: Phase(run), 0.0).step(0.0)
     sent = run.to_do()[-1]
     assert isinstance(sent, Send)
     again = decode(Direction.COORDINATOR_TO_EDGE, encode(sent.message))

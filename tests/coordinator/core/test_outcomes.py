@@ -37,7 +37,7 @@ def _ended(
     weight: float = 0.0,
 ) -> tuple[Settle, Counter[str]]:
     reserved = small_plan(small_view(1, [100] * len(agents)))
-    part = EdgePart("edge-0", 0, None, list(range(len(agents))), list(agents))
+    part = EdgePart("edge-0", 0, 0.0, list(range(len(agents))), list(agents))
     part.report = RoundReport(
         epoch="0" * 32, outcomes=outcomes, failed=failed, local_steps=steps, weight=weight
     )

@@ -12,6 +12,7 @@ from fedagent_coordinator import placement
 from fedagent_coordinator.books.records import pack, unpack
 from fedagent_coordinator.core.decision import OPEN_HORIZON, Learning, horizon, market, transfer_s
 from fedagent_coordinator.core.edges import EdgeSession
+from fedagent_coordinator.core.settings import Window
 from fedagent_coordinator.core.trust import EdgeBackoff
 from fedagent_coordinator.iterations import IterationControl
 from fedagent_coordinator.iterations.fixed import FixedControl, LearnerControl
@@ -272,7 +273,7 @@ def test_who_can_be_rented(
 ) -> None:
     seen = view([[math.nan] * 3] * 3, [0, 1, 1], prices=[50, 400, 60])
     rents = enumerate((500, 20, 10))
-    edges = [EdgeSession(f"edge-{e}", e, "0" * 32, 0.0, "", rent=rent) for e, rent in rents]
+    edges = [EdgeSession(f"edge-{e}", e, "0" * 32, 0.0, Window(""), rent=rent) for e, rent in rents]
     run = settings(**budget)
     offers, everybody = market(seen, edges, edges, free_micro=free, settings=run)
     assert offers.edge_live.tolist() == live
