@@ -10,7 +10,8 @@ only in a site with certificates: elsewhere anybody may speak.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,6 @@ from fedagent_coordinator.policies.base import (
     VOLUNTEERS,
     FloatArray,
     IntArray,
-    RoundView,
 )
 from fedagent_coordinator.policies.state import grown
 from fedagent_protocol.columns import claims_in, column
@@ -332,18 +332,16 @@ class EvaluationPlan:
         self._opinions = grown(self._opinions, int(found.client.max(initial=-1)) + 1, np.nan)
         self._opinions[found.client] = found.score
 
-    def shown_in(self, view: RoundView) -> RoundView:
-        """Return the view with what clients answered last; before the first time nobody did."""
-        clients = len(view.client_price)
+    def shown(self, clients: int) -> dict[str, Any]:
+        """Return what a view has of what so many clients answered last, by name of its column."""
         match self._settings.opinions:
             case OpinionMode.REPORT:
-                opinions = grown(self._opinions, clients, np.nan)[:clients].copy()
-                return replace(view, opinions=opinions)
+                return {"opinions": grown(self._opinions, clients, np.nan)[:clients].copy()}
             case OpinionMode.PEERS:
                 shown = np.zeros(clients, dtype=np.bool_)
                 shown[[client for client in self._volunteers if client < clients]] = True
-                return replace(view, volunteers=shown)
-        return view
+                return {"volunteers": shown}
+        return {}
 
 
 def unmet_needs(needs: frozenset[str], asked: OpinionMode | None) -> frozenset[str]:

@@ -60,10 +60,6 @@ class Learning:
     trust: Trust = field(default_factory=Trust)
     backoff: EdgeBackoff = field(default_factory=EdgeBackoff)
 
-    def seen(self, view: RoundView) -> RoundView:
-        """Return the view with what its policy needs and no agent reports."""
-        return self.trust.seen(view, self.policy.needs)
-
     def learn(self, feedback: Feedback, controls: Controls) -> None:
         """Learn from a settled round."""
         self.policy.learn(feedback)
@@ -117,7 +113,8 @@ def decide(
     Raises:
         PolicyError: The policy failed, or broke a constraint.
     """
-    recipe, view = settings.recipe, learning.seen(observed.view)
+    recipe = settings.recipe
+    view = learning.trust.seen(observed.view, learning.policy.needs)
     placement, offers, left = UNPLACED, None, free_micro
     if learning.placement is not None:
         rents = market(view, ready, live, free_micro=free_micro, settings=settings)

@@ -239,12 +239,18 @@ class Engine:
     # ------------------------------------------------------------- messages of edges
 
     def _received(self, received: Received, now: float) -> None:
-        handle = self._messages.get(type(received.message))
+        message, counters = received.message, self.counters
+        handle = self._messages.get(type(message))
+        if handle is None:
+            return
+        of_any_run = isinstance(message, EdgeHello | EdgeStatus | Revocations)
+        if message.run != self.run.settings.run and not of_any_run:
+            counters["other_run"] += 1
+            return
         try:
-            if handle is not None:
-                handle(received, received.message, now)
+            handle(received, message, now)
         except ProtocolError as error:
-            self.counters[error.reason] += 1
+            counters[error.reason] += 1
 
     def _hello(self, received: Received, hello: EdgeHello, now: float) -> None:
         run, name = self.run, received.sender
@@ -252,7 +258,7 @@ class Engine:
             raise MalformedError("an edge's hello names another edge")
         if hello.head is not None:
             self._witness(name, hello.head)
-        edge, changed = self._hear(name, hello.epoch, now)
+        edge, changed = run.edges.hear(name, hello.epoch, now, run.models.digest)
         edge.name, edge.rent = run.members.called(name, hello.name), hello.rent
         edge.senders.clear()
         if hello.run == run.settings.run:
@@ -273,7 +279,7 @@ class Engine:
             kept = tuple(note for note in status.devices if note.agent in members)
             status = structs.replace(status, devices=kept)
         run.do(fx.NoteDevices(name, status))
-        edge, changed = self._hear(name, status.epoch, now)
+        edge, changed = run.edges.hear(name, status.epoch, now, run.models.digest)
         edge.rent = status.rent
         foreign = status.run != run.settings.run
         if not foreign and members is None:
@@ -320,19 +326,15 @@ class Engine:
             self.run.send(edge.id, ours)
 
     def _need(self, received: Received, need: Need, now: float) -> None:
-        edge = self.run.edges.by_id.get(received.sender)
-        if edge is None or not self._ours(need.run):
-            return
-        self.run.models.serve(edge, need, now, link_idle=received.link_idle)
+        if edge := self.run.edges.by_id.get(received.sender):
+            self.run.models.serve(edge, need, now, link_idle=received.link_idle)
 
     def _chunk(self, received: Received, chunk: Chunk, now: float) -> None:
-        if isinstance(self.phase, Merging) and self._ours(chunk.run):
+        if isinstance(self.phase, Merging):
             self.phase.receive_chunk(received.sender, chunk, now)
 
     def _columns(self, received: Received, message: RoundColumns, now: float) -> None:
-        run, edge = self.run, self._answering(received, message, now)
-        if edge is None:
-            return
+        run, edge = self.run, self._hear(received.sender, message.epoch, now)
         columns = unpack(message)
         if not edge.learn_ids(message.known, message.new_ids):
             run.ask_columns(edge)
@@ -352,17 +354,15 @@ class Engine:
     def _report(self, received: Received, report: RoundReport, now: float) -> None:
         run = self.run
         run.do(Mark("reported"))
-        edge = self._answering(received, report, now)
-        if edge is None:
-            return
+        edge = self._hear(received.sender, report.epoch, now)
         try:
             Layout(run.models.size, report.chunk_bytes)
             edge.chunk_bytes = report.chunk_bytes
         except ProtocolError as error:  # the model of this run cannot be cut so
             self.counters[error.reason] += 1
-        if isinstance(self.phase, Ordered) and self.phase.expects(edge.id, report.round):
-            self.phase.receive_report(edge.id, report)
-        elif report.round <= run.numbers.settled:
+        if isinstance(self.phase, Ordered) and self.phase.receive_report(edge.id, report):
+            return
+        if report.round <= run.numbers.settled:
             paid = run.paid_at(report.round, edge.id)
             self.counters["report_too_late"] += paid is None
             valid = (one.agent for one in report.outcomes if one.valid)
@@ -371,9 +371,7 @@ class Engine:
             run.send(edge.id, receipt)
 
     def _answer(self, received: Received, message: AnswerMessage, now: float) -> None:
-        edge = self._answering(received, message, now)
-        if edge is None:
-            return
+        edge = self._hear(received.sender, message.epoch, now)
         if isinstance(self.phase, Evaluating) and self.phase.expects(message):
             self.phase.receive_answer(edge, message, now)
         elif message.round <= self.run.numbers.settled:
@@ -381,24 +379,12 @@ class Engine:
             ended = OpinionClose if isinstance(message, Volunteers) else OpinionsReceipt
             self.run.send(edge.id, ended(round=message.round))
 
-    def _answering(
-        self, received: Received, message: RoundColumns | RoundReport | AnswerMessage, now: float
-    ) -> EdgeSession | None:
-        """Note a sign of life of an edge that answers; None where it is of another run."""
-        if not self._ours(message.run):
-            return None
-        edge, changed = self._hear(received.sender, message.epoch, now)
+    def _hear(self, name: str, epoch: str, now: float) -> EdgeSession:
+        """Note a sign of life of an edge that answers."""
+        edge, changed = self.run.edges.hear(name, epoch, now, self.run.models.digest)
         if changed:
             self._greet(edge, changed, now)
         return edge
-
-    def _ours(self, run: str) -> bool:
-        ours = run == self.run.settings.run
-        self.counters["other_run"] += not ours
-        return ours
-
-    def _hear(self, name: str, epoch: str, now: float) -> tuple[EdgeSession, str]:
-        return self.run.edges.hear(name, epoch, now, self.run.models.digest)
 
     def _greet(self, edge: EdgeSession, changed: str, now: float) -> None:
         """Bring an edge up to date; say that it came, but not that it started again."""

@@ -3,8 +3,8 @@
 import functools
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from fedagent_coordinator.policies.base import NOT_FEATURES, BoolArray, IntArray, RoundView
 from fedagent_protocol.columns import Columns
-from fedagent_protocol.messages import LONGEST_PERIOD_S, SILENT_PERIODS, STARTS_BITS
+from fedagent_protocol.messages import LONGEST_PERIOD_S, SILENT_PERIODS
 from fedagent_protocol.signed import is_claim, terms
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
+NOBODY: IntArray = np.zeros(0, dtype=np.int64)
 FRESH_S = SILENT_PERIODS * LONGEST_PERIOD_S
 """Age at which a context no longer counts."""
 
@@ -98,31 +99,6 @@ class Observed:
     """Rows that are no pairs, by reason (``stale``, ``no_feature``, ``unsigned``), and clients that
     are not asked although they would train (``declined``)."""
 
-    def without(self, clients: npt.NDArray[np.int64]) -> "Observed":
-        """Return the same with these clients unavailable, because they have just declined."""
-        if not len(clients):
-            return self
-        available = self.view.client_available.copy()
-        available[clients] = False
-        seen = self.view.client_available[np.unique(self.view.pair_client)].sum()
-        left = available[np.unique(self.view.pair_client)].sum()
-        return Observed(
-            replace(self.view, client_available=available),
-            self.client_seq,
-            self.left_out + Counter({"declined": int(seen - left)}),
-        )
-
-
-def known_starts(former: IntArray, client_seq: IntArray) -> IntArray:
-    """Return how often each client is known to have started, int64[N]; no number falls.
-
-    `client_seq` has the newest reports, int64[N], 0 of who never said so.
-    """
-    starts = client_seq >> STARTS_BITS
-    size = len(former)
-    starts[:size] = np.maximum(starts[:size], former)
-    return starts
-
 
 def merge_observations(
     observations: Sequence[Observation],
@@ -135,9 +111,11 @@ def merge_observations(
     deadline_s: float = math.inf,
     model_bytes: int = 0,
     terms: SignedTerms | None = None,
+    away: Callable[[IntArray], IntArray] = lambda _: NOBODY,
 ) -> Observed:
     """Return the view of all edges, of which none has two observations; `sizes` are N and M.
 
+    `away` says by their newest reports, int64[N], which clients are left out for a while.
     One agent that several edges see has the price and the availability of its newest report
     (the largest seq; of equals, the freshest); in a site with certificates, the newest that it
     has signed, by `terms`. A row older than `FRESH_S`, without a feature that the policy needs, or
@@ -172,6 +150,14 @@ def merge_observations(
         return table
 
     pairs = fresh & complete
+    newest, available = (
+        by_client(seq),
+        by_client(joined([seen.columns.available for seen in ordered], np.bool_)),
+    )
+    here = np.unique(client[pairs])
+    declined = int(available[here].sum())
+    available[away(newest)] = False
+    declined -= int(available[here].sum())
     view = RoundView(
         round=round_,
         pair_client=client[pairs],
@@ -179,14 +165,14 @@ def merge_observations(
         pair_features=values[pairs],
         feature_names=names,
         client_price=by_client(joined([seen.columns.price for seen in ordered], np.int64)),
-        client_available=by_client(joined([seen.columns.available for seen in ordered], np.bool_)),
+        client_available=available,
         edge_budget=edge_budget,
         deadline_s=deadline_s,
         model_bytes=model_bytes,
     )
     no_feature = int((fresh & ~complete).sum())
-    left_out = Counter(stale=stale, no_feature=no_feature, unsigned=unsigned)
-    return Observed(view, by_client(seq), +left_out)
+    left_out = Counter(stale=stale, no_feature=no_feature, unsigned=unsigned, declined=declined)
+    return Observed(view, newest, +left_out)
 
 
 def joined(parts: list[npt.NDArray[np.generic]], scalar: type[np.generic]) -> npt.NDArray:  # type: ignore[type-arg] # the scalar decides

@@ -23,10 +23,11 @@ from .edges import EdgeSession
 from .effects import Learn, NoteWork, Reserve, Settle, ShowStatus
 from .evaluating import Evaluating, evaluated
 from .merge import Merging
-from .outcomes import BAD_CLAIM, EdgePart, proved, round_event, settle_round
+from .outcomes import EdgePart, round_event, settle_round
+from .paid_work import BAD_CLAIM, proved
 from .readiness import DECLINED, longer
 from .run import Phase, Run
-from .settings import merges, milliseconds, most_weight
+from .settings import is_last, merges, milliseconds, most_weight
 
 TOO_FAR = frozenset({"norm", "diverged", "non_finite"})
 """Reasons of devices, and of edges, why an update cannot be: its model is where nobody learns."""
@@ -54,7 +55,8 @@ class Ordered(Phase):
         super().__init__(run)
         self._plan, self._opened_at, self._ordered_at, self._then = plan, opened_at, now, then
         self._merges = merges(run.settings.recipe, run.rounds_done + 1)
-        self._until = now + run.settings.max_wait_ms / 1000.0 + run.settings.grace_s
+        self._max_wait_ms = round(1000 * run.settings.recipe.rounds.max_wait_s)
+        self._until = now + self._max_wait_ms / 1000.0 + run.settings.grace_s
         self._parts = _parts_of(plan, ready, now)
         run.do(plan)
         if run.status.waiting or run.settings.recipe.rounds.every_s:
@@ -84,24 +86,21 @@ class Ordered(Phase):
         if part is not None:
             part.resend_at = now
 
-    def expects(self, edge: str, round_: int) -> bool:
-        """Return whether an edge was ordered in this round."""
-        return round_ == self._plan.round and edge in self._parts
-
-    def receive_report(self, edge: str, report: RoundReport) -> None:
-        """Take in a report that is expected; the first of an edge counts."""
-        part, s = self._parts[edge], self.run.settings
+    def receive_report(self, edge: str, report: RoundReport) -> bool:
+        """Take in a report, the first of an edge; False if it was not ordered in this round."""
+        part, run, s = self._parts.get(edge), self.run, self.run.settings
+        if part is None or report.round != self._plan.round:
+            return False
         if part.report is not None:
-            return
-        if s.proofs:
-            given = report
-            paid = self.run.paid_work
-            report = proved(given, run=s.run, edge=edge, task=s.task, paid=paid)
-            pairs = zip(given.outcomes, report.outcomes, strict=True)
-            refused = [old for old, new in pairs if old is not new]
-            self.run.counters[BAD_CLAIM] += len(refused)
-            part.unpaid = tuple(one.agent for one in refused if one.valid)
+            return True
         part.report = report
+        if s.proofs:
+            part.report = proved(report, run=s.run, edge=edge, task=s.task, paid=run.paid_work)
+            pairs = zip(report.outcomes, part.report.outcomes, strict=True)
+            refused = [old for old, new in pairs if old is not new]
+            run.counters[BAD_CLAIM] += len(refused)
+            part.unpaid = tuple(one.agent for one in refused if one.valid)
+        return True
 
     def _order(self, part: EdgePart, now: float) -> None:
         """Send an edge its order, with what is left of `max_wait`."""
@@ -110,7 +109,7 @@ class Ordered(Phase):
         part.resend_at = now + part.patience_s
         rounds, limits = s.recipe.rounds, s.recipe.limits
         elapsed_ms = int(1000 * max(0.0, now - self._ordered_at))
-        max_wait_ms = max(1, s.max_wait_ms - elapsed_ms)
+        max_wait_ms = max(1, self._max_wait_ms - elapsed_ms)
         each = plan.controls.of_each(len(plan.clients))[part.rows]
         had = self.run.paid_work.updates if s.recipe.privacy.wanted else Counter[str]()
         made = partial(Assigning, s.run, plan.round, part.edge, task=s.task)
@@ -164,16 +163,15 @@ class Ordered(Phase):
                 run.send(part.edge, ReportReceipt(round=plan.round, unpaid=part.unpaid))
         evaluates = run.evaluations.is_due(
             merges=self._merges,
-            used=[agent for part in parts for agent in part.of(feedback.used)],
+            used=[agent for part in parts for row, agent in part.pairs() if feedback.used[row]],
             played=bool(len(feedback.pairs)),
-            last=s.over(run.rounds_done),
+            last=is_last(s.recipe, run.rounds_done),
         )
         learn = Learn(plan.round, feedback, plan.controls)
         held = learn if evaluates and s.opinions is OpinionMode.REPORT else None
         if held is None:
             run.do(learn)
-        self._note_work(settled)
-        self._pass_on(settled)
+        self._take_in(settled)
         run.pace(feedback.unpaid, began=self._opened_at, now=now)
         run.client_backoff.settle(plan, settled, now)
         if settled.declined and not feedback.used.any():
@@ -202,29 +200,30 @@ class Ordered(Phase):
         self.run.do(Warn("", f"{text}: the run goes on from the one before{who}"))
         return True
 
-    def _pass_on(self, settled: Settle) -> None:
-        """Warn of what devices say beside valid updates, of their samples, once of each."""
-        run, valid, said = self.run, ~settled.feedback.unpaid, settled.details.reason
-        for part in self._parts.values():
-            for row, agent in zip(part.rows, part.agents, strict=True):
-                if valid[row] and said[row] not in ("", run.said.get(agent)):
+    def _take_in(self, settled: Settle) -> None:
+        """Note who brought work, what each edge holds now, and what devices say of their samples.
+
+        The latter is said beside a valid update, once.
+        """
+        run, s, said = self.run, self.run.settings, settled.details.reason
+        valid, most = ~settled.feedback.unpaid, most_weight(s.strategy, s.recipe)
+        for part, found in zip(self._parts.values(), settled.edges, strict=True):
+            worked = [(row, agent) for row, agent in part.pairs() if valid[row]]
+            agents = tuple(agent for _, agent in worked)
+            if worked:
+                run.do(NoteWork(part.edge, agents))
+            for row, agent in worked:
+                if said[row] not in ("", run.said.get(agent)):
                     run.said[agent] = said[row]
                     name = run.members.called(agent, run.called.get(agent, ""))
                     run.do(Warn("", f"device {name}: {said[row]}"))
-
-    def _note_work(self, settled: Settle) -> None:
-        """Note whose signed work each edge has brought, and what its model is now."""
-        run, s, valid = self.run, self.run.settings, ~settled.feedback.unpaid
-        for part, found in zip(self._parts.values(), settled.edges, strict=True):
-            if worked := part.of(valid):
-                run.do(NoteWork(part.edge, tuple(worked)))
             if s.recipe.privacy.wanted:
                 # What was settled, not what a report says: that may name anybody, and repeat.
-                run.paid_work.updates.update(worked)
+                run.paid_work.updates.update(agents)
             if found.model and not found.failed:
-                edge, most = run.edges.by_id[found.edge], most_weight(s.strategy, s.recipe)
-                said = (found.model, found.weight, found.local_steps, found.norm)
-                edge.window = edge.window.after(*said, ordered=found.ordered, most=most)
+                edge = run.edges.by_id[found.edge]
+                learnt = (found.model, found.weight, found.local_steps, found.norm)
+                edge.window = edge.window.after(*learnt, ordered=found.ordered, most=most)
                 edge.model = found.model
 
     def _over(self, settled: Settle, held: Learn | None, now: float, *, evaluates: bool) -> Phase:

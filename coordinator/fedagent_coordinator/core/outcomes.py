@@ -1,9 +1,9 @@
-"""From the reports of the edges to what is learnt, paid and remembered."""
+"""From the reports of the edges to what is learnt and paid."""
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from operator import attrgetter
 from statistics import median_low
@@ -11,15 +11,13 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import structs
 
 from fedagent_coordinator.placement.base import Placement
 from fedagent_coordinator.policies.base import (
     BoolArray,
     Ending,
     Feedback,
-    IntArray,
-    RoundView,
+    FloatArray,
 )
 from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
@@ -31,10 +29,11 @@ from fedagent_protocol.messages import (
     RoundReport,
     TrainStats,
 )
-from fedagent_protocol.signed import WorkClaim, is_proved
+from fedagent_protocol.signed import WorkClaim
 from fedagent_task.aggregation.sums import most_steps
 
 from .effects import Controls, Details, EdgeResult, Proof, Reserve, Settle
+from .paid_work import BAD_CLAIM
 from .settings import Settings
 from .trust import evidence
 
@@ -45,41 +44,13 @@ UNTOLD = "the edge said nothing of it"
 NOBODY = "no client was selected"
 MAX_REASONS = 3
 """Different reasons for one kind of end that a round names."""
+_UNTIMED = -1
+_SILENT, _UNTOLD = (
+    Outcome(agent="", status=OutcomeStatus.MISSED, censored=True, tau_ms=_UNTIMED, reason=reason)
+    for reason in (SILENT, UNTOLD)
+)
 MAX_AGGREGATE_S = 2.6e6
 """An edge's own word on its aggregation is not believed beyond a month."""
-BAD_CLAIM = "bad_claim"
-"""Why an update is not paid that no signature of its agent shows, and its edge's model not used."""
-Work = tuple[str, int]
-"""An agent, and the round in which it began the work."""
-
-
-@dataclass(slots=True)
-class PaidWork:
-    """Which work of the last `rounds` was paid, so that none is paid again as late (ADR 33).
-
-    `updates` counts what was paid of an agent in the run, where updates cost privacy.
-    """
-
-    rounds: int
-    known: set[Work] = field(default_factory=set)
-    updates: Counter[str] = field(default_factory=Counter)
-
-    def refuses(self, outcome: Outcome, number: int) -> bool:
-        """Whether an outcome of a round is of work that is too old, or was paid already."""
-        made_in = outcome.made_in
-        if not made_in:
-            return False
-        return not 0 < number - made_in <= self.rounds or (outcome.agent, made_in) in self.known
-
-    def settled(self, number: int, reports: Iterable[RoundReport]) -> None:
-        """Remember what a round has paid."""
-        self.known.update(
-            (outcome.agent, outcome.made_in or number)
-            for report in reports
-            for outcome in report.outcomes
-            if outcome.valid
-        )
-        self.known = {work for work in self.known if number - work[1] < self.rounds}
 
 
 @dataclass(slots=True)
@@ -95,34 +66,9 @@ class EdgePart:
     report: RoundReport | None = None
     unpaid: tuple[str, ...] = ()  # whose work it calls valid, and is not proved
 
-    def of(self, wanted: BoolArray) -> list[str]:
-        """Return its agents in these rows of the selection, bool[S]."""
-        return [agent for row, agent in zip(self.rows, self.agents, strict=True) if wanted[row]]
-
-
-def proved(report: RoundReport, *, run: str, edge: str, task: str, paid: PaidWork) -> RoundReport:
-    """Return a report without what its agents did not sign, or were `paid` for already.
-
-    An edge that used it has failed.
-    """
-
-    def checked(outcome: Outcome) -> Outcome:
-        if not (outcome.valid or outcome.used or outcome.in_time):
-            return outcome
-        signed = is_proved(outcome, run=run, round_=report.round, edge=edge, task=task)
-        if signed and not paid.refuses(outcome, report.round):
-            return outcome
-        return Outcome(
-            agent=outcome.agent,
-            status=OutcomeStatus.REJECTED,
-            tau_ms=outcome.tau_ms,
-            reason=BAD_CLAIM,
-        )
-
-    outcomes = tuple(map(checked, report.outcomes))
-    if outcomes == report.outcomes:
-        return report
-    return structs.replace(report, outcomes=outcomes, failed=BAD_CLAIM)
+    def pairs(self) -> Iterator[tuple[int, str]]:
+        """Return its agents with their rows."""
+        return zip(self.rows, self.agents, strict=True)
 
 
 def settle_round(
@@ -135,53 +81,32 @@ def settle_round(
 ) -> Settle:
     """Return how a round ended that was ordered `waited_s` ago; count what was odd about it.
 
-    The weight of an edge is at most `Settings.weight_cap` times the median weight of the round's
-    updates for each of its own that is in its sum.
+    The weight of an edge is at most `Robust.cap` times the median weight of the round's updates
+    for each of its own that is in its sum.
 
     A silent edge failed: its agents missed the round and nothing is paid, even if some of them
     had trained, because nobody can say so (ALGORITHMS section 1). An outcome of an agent that
     was not ordered at that edge, or a second one of the same agent, is odd and changes nothing.
     """
-    view, pairs = plan.view, plan.selection.pairs
-    rows = _outcomes(parts, len(pairs), counters)
-    failed = np.zeros(len(rows), dtype=np.bool_)
-    for part in parts:
-        failed[part.rows] = part.report is None or bool(part.report.failed)
-    feedback = _feedback(view, pairs, rows, failed=failed, waited_s=waited_s)
-    details = _details(rows, feedback)
-    ending = endings_of(details.status, details.reason, feedback.X, feedback.unpaid)
-    believed = evidence(
-        view.pair_edge[pairs].astype(np.int64),
-        norm=details.norm,
-        samples=feedback.num_samples,
-        reason=details.reason,
-        valid=~feedback.unpaid,
-    )
-    feedback = replace(feedback, ending=ending, evidence=believed)
+    rows, proofs = _outcomes(plan, parts, settings, counters)
+    feedback, details = _learnt(plan, parts, rows, waited_s=waited_s)
     # The lower one of two: where half of the edges lie, they make it nothing, and not anything.
     weight, usual = (
         median_low(known.tolist()) if len(known := told[told > 0]) else 0.0
         for told in (details.weight, details.norm)
     )
-    heaviest = settings.weight_cap * weight
-    each = plan.controls.of_each(len(pairs))
-    learner, proofs = settings.recipe.learner, dict[int, Proof]()
-    for part in parts:
-        proofs |= _proofs(plan, part, settings)
+    # What q-FedAvg weighs by is no claim of samples, and differs by design.
+    heaviest = 0.0 if "base_loss" in settings.strategy.needs else settings.robust.cap * weight
+    each, learner = plan.controls.of_each(len(rows)), settings.recipe.learner
+    # No word of an edge counts for more than its devices can have done.
+    most = [max(most_steps(learner, one) for one in each[part.rows].tolist()) for part in parts]
     return Settle(
         round=plan.round,
-        feedback=_with_rent(feedback, plan.controls.placement, parts),
+        feedback=feedback,
         details=details,
         edges=tuple(
-            _edge_result(
-                part,
-                feedback,
-                # No word of an edge counts for more than its devices can have done.
-                most=max(most_steps(learner, one) for one in each[part.rows].tolist()),
-                heaviest=heaviest,
-                usual=usual,
-            )
-            for part in parts
+            _edge_result(part, feedback, most=steps, heaviest=heaviest, usual=usual)
+            for part, steps in zip(parts, most, strict=True)
         ),
         timing_ms=plan.timing_ms,
         reason=_shortfall(feedback, details),
@@ -189,50 +114,34 @@ def settle_round(
     )
 
 
-def _outcomes(parts: Sequence[EdgePart], size: int, counters: Counter[str]) -> list[Outcome]:
-    """Return each ordered pair's outcome; one that no edge told of has no `tau_ms`."""
-    rows = [_missed(SILENT)] * size
+def _outcomes(
+    plan: Reserve, parts: Sequence[EdgePart], settings: Settings, counters: Counter[str]
+) -> tuple[list[Outcome], dict[int, Proof]]:
+    """Return each ordered pair's outcome, and what was signed of the work that is paid, by client.
+
+    One that no edge told of has no `tau_ms`.
+    """
+    rows, proofs = [_SILENT] * len(plan.selection.pairs), dict[int, Proof]()
+    run, task, round_ = settings.run, settings.task, plan.round
     for part in parts:
         if part.report is None:
             continue
-        waiting: dict[str, int] = dict(zip(part.agents, part.rows, strict=True))
+        waiting: dict[str, int] = {agent: row for row, agent in part.pairs()}
         for outcome in part.report.outcomes:
             row = waiting.pop(outcome.agent, None)
-            if row is not None:
-                rows[row] = outcome
-            else:
+            if row is None:
                 counters["outcome_odd"] += 1
+                continue
+            rows[row], proof = outcome, outcome.proof
+            if outcome.valid and proof is not None:
+                its = (outcome, proof)
+                claim = WorkClaim.reported(*its, run=run, round_=round_, edge=part.edge, task=task)
+                signed = Proof(claim.statement, proof.public, proof.signature)
+                proofs[int(plan.clients[row])] = signed
         for row in waiting.values():
             counters["outcome_missing"] += 1
-            rows[row] = _missed(UNTOLD)
-    return rows
-
-
-def _proofs(plan: Reserve, part: EdgePart, settings: Settings) -> dict[int, Proof]:
-    """Return what agents of an edge signed of the work that is paid, by client."""
-    clients, found = dict(zip(part.agents, plan.clients[part.rows].tolist(), strict=True)), {}
-    for outcome in part.report.outcomes if part.report is not None else ():
-        proof, client = outcome.proof, clients.pop(outcome.agent, None)
-        if proof is not None and client is not None and outcome.valid:
-            claim = WorkClaim.reported(
-                outcome,
-                proof,
-                run=settings.run,
-                round_=plan.round,
-                edge=part.edge,
-                task=settings.task,
-            )
-            found[client] = Proof(claim.statement, proof.public, proof.signature)
-    return found
-
-
-_UNTIMED = -1
-
-
-def _missed(reason: str) -> Outcome:
-    return Outcome(
-        agent="", status=OutcomeStatus.MISSED, censored=True, tau_ms=_UNTIMED, reason=reason
-    )
+            rows[row] = _UNTOLD
+    return rows, proofs
 
 
 def _column(rows: Sequence[Outcome], name: str, scalar: type[S]) -> npt.NDArray[S]:
@@ -240,41 +149,77 @@ def _column(rows: Sequence[Outcome], name: str, scalar: type[S]) -> npt.NDArray[
     return np.array([*map(attrgetter(name if ours else f"stats.{name}"), rows)], dtype=scalar)
 
 
-def _feedback(
-    view: RoundView, pairs: IntArray, rows: Sequence[Outcome], *, failed: BoolArray, waited_s: float
-) -> Feedback:
-    """Return what policies learn from; only a valid update is X, used or paid."""
+def _learnt(
+    plan: Reserve, parts: Sequence[EdgePart], rows: Sequence[Outcome], *, waited_s: float
+) -> tuple[Feedback, Details]:
+    """Return what policies learn from, and what people read; only a valid update is X, used, paid.
+
+    What was not reported is NaN.
+    """
     flags, counts = partial(_column, rows, scalar=np.bool_), partial(_column, rows, scalar=np.int64)
-    valid, steps, tau_ms = flags("valid"), counts("steps"), counts("tau_ms")
-    loss_rms = np.array([row.stats.course.loss_rms for row in rows], dtype=np.float64)
-    loss = _column(rows, "loss", np.float64)
-    each_s = _column(rows, "seconds_per_iteration", np.float64)
+    numbers, pairs = partial(_column, rows, scalar=np.float64), plan.selection.pairs
+    failed = np.zeros(len(rows), dtype=np.bool_)
+    for part in parts:
+        failed[part.rows] = part.report is None or bool(part.report.failed)
+    valid, steps, tau_ms, samples = (
+        flags("valid"),
+        counts("steps"),
+        counts("tau_ms"),
+        counts("num_samples"),
+    )
+    in_time, used, norm = valid & flags("in_time"), valid & flags("used") & ~failed, numbers("norm")
+    loss, loss_rms = numbers("loss"), np.array([row.stats.course.loss_rms for row in rows], float)
+    loss = np.where(valid & (loss != 0), loss, math.nan)
+    norm = np.where(valid, norm, math.nan)
     # Of work that was begun in an earlier round, this one has not seen the parts.
     seen = valid & (counts("made_in") == 0)
-    dt_s, lc_s, ut_s = (
-        np.where(seen, counts(name) / 1000.0, np.nan) for name in ("dt_ms", "lc_ms", "ut_ms")
-    )
-    return Feedback(
-        view=view,
+    moved = {
+        name: np.where(seen, counts(f"{name[:2]}_ms") / 1000.0, np.nan)
+        for name in ("dt_s", "lc_s", "ut_s")
+    }
+    status = tuple(row.status.value for row in rows)
+    # In a device's words, which the books keep and `devices` prints.
+    reason = tuple(safe_text(row.reason, limit=500) for row in rows)
+    place = plan.view.pair_edge[pairs].astype(np.int64)
+    psi, rent_micro = _rent(plan.controls.placement, parts, ~valid, moved["dt_s"] + moved["ut_s"])
+    feedback = Feedback(
+        view=plan.view,
         pairs=pairs,
-        X=valid & flags("in_time"),
-        used=valid & flags("used") & ~failed,
+        X=in_time,
+        used=used,
         unpaid=~valid,
         censored=flags("censored"),
         tau_s=np.where(tau_ms == _UNTIMED, waited_s, tau_ms / 1000.0),
-        dt_s=dt_s,
-        lc_s=lc_s,
-        ut_s=ut_s,
         train_s=np.where(valid & (steps > 0), counts("train_ms") / 1000.0, np.nan),
-        seconds_per_iteration=np.where(valid, each_s, np.nan),
+        seconds_per_iteration=np.where(valid, numbers("seconds_per_iteration"), np.nan),
         arrivals=counts("arrivals"),
-        num_samples=counts("num_samples"),
+        num_samples=samples,
         steps=steps,
         iterations=counts("iterations"),
-        # 0: they are not reported.
-        loss=np.where(valid & (loss != 0), loss, math.nan),
+        loss=loss,
         loss_rms=np.where(valid & (loss_rms > 0), loss_rms, math.nan),
+        ending=endings_of(status, reason, in_time, ~valid),
+        evidence=evidence(place, norm=norm, samples=samples, reason=reason, valid=valid),
+        psi=psi,
+        rent_micro=rent_micro,
+        **moved,
     )
+    score_n, mean_loss = np.where(valid, numbers("score_n"), 0.0), math.nan
+    total = float(score_n.sum())
+    if (known := np.isfinite(loss) & (samples > 0)).any():
+        with np.errstate(over="ignore"):
+            mean_loss = float(np.average(loss[known], weights=samples[known]))
+    score = float(np.where(valid, numbers("score"), 0.0) @ score_n)
+    details = Details(
+        status=status,
+        reason=reason,
+        weight=np.where(used, numbers("weight"), 0.0),
+        norm=norm,
+        score=score / total if total else 0.0,
+        score_n=int(total),
+        train_loss=mean_loss,
+    )
+    return feedback, details
 
 
 def endings_of(
@@ -302,27 +247,6 @@ def _ending(status: str, reason: str) -> Ending:
             return Ending.GONE if reason == UNANSWERED else Ending.MISSED
 
 
-def _details(rows: Sequence[Outcome], feedback: Feedback) -> Details:
-    numbers, valid = partial(_column, rows, scalar=np.float64), ~feedback.unpaid
-    score_n, loss = np.where(valid, numbers("score_n"), 0.0), feedback.loss
-    assert loss is not None
-    samples, total, mean_loss = feedback.num_samples, float(score_n.sum()), math.nan
-    if (known := np.isfinite(loss) & (samples > 0)).any():
-        with np.errstate(over="ignore"):
-            mean_loss = float(np.average(loss[known], weights=samples[known]))
-    score = float(np.where(valid, numbers("score"), 0.0) @ score_n)
-    return Details(
-        status=tuple(row.status.value for row in rows),
-        # In a device's words, which the books keep and `devices` prints.
-        reason=tuple(safe_text(row.reason, limit=500) for row in rows),
-        weight=np.where(feedback.used, numbers("weight"), 0.0),
-        norm=np.where(valid, numbers("norm"), math.nan),
-        score=score / total if total else 0.0,
-        score_n=int(total),
-        train_loss=mean_loss,
-    )
-
-
 def _shortfall(feedback: Feedback, details: Details) -> str:
     """Return how the orders ended whose update was not used, the most frequent first.
 
@@ -345,28 +269,27 @@ def _shortfall(feedback: Feedback, details: Details) -> str:
     return ", ".join(ends)
 
 
-def _with_rent(feedback: Feedback, placement: Placement, parts: Sequence[EdgePart]) -> Feedback:
-    """Return the feedback with the rent that is due and the cost psi that was measured.
+def _rent(
+    placement: Placement, parts: Sequence[EdgePart], unpaid: BoolArray, moved_s: FloatArray
+) -> tuple[float | None, int]:
+    """Return the cost psi that was measured at a rented edge, and the rent that is due.
 
     The rent is due where an agent's signed work came, also late or to an edge that failed: its use
     of the round was paid for. Without any the edge's word alone would be paid. It is not due
     either where the edge told of work that no agent signed.
-    psi is the sum over the ordered agents of download and upload seconds (one that showed none
-    counts as the mean of the others) and the seconds of the aggregation; None where the edge
-    showed no aggregate (docs/adr/0006-placed-rounds.md).
+    psi is the sum over the ordered agents of download and upload seconds, `moved_s` (one that
+    showed none counts as the mean of the others) and the seconds of the aggregation; None where
+    the edge showed no aggregate (docs/adr/0006-placed-rounds.md).
     """
     part = next((part for part in parts if part.index == placement.edge), None)
-    if part is None or part.report is None or part.report.failed == BAD_CLAIM:
-        return feedback
-    if feedback.unpaid[part.rows].all():
-        return feedback
-    moved = feedback.dt_s[part.rows] + feedback.ut_s[part.rows]
-    shown = moved[np.isfinite(moved)]
-    psi = None
-    if not part.report.failed and len(shown):
-        aggregate_s = float(part.report.timing_ms.get("aggregate", 0.0)) / 1000.0
+    report = part.report if part is not None else None
+    if part is None or report is None or report.failed == BAD_CLAIM or unpaid[part.rows].all():
+        return None, 0
+    psi, shown = None, moved_s[part.rows][np.isfinite(moved_s[part.rows])]
+    if not report.failed and len(shown):
+        aggregate_s = float(report.timing_ms.get("aggregate", 0.0)) / 1000.0
         psi = float(shown.mean()) * len(part.rows) + min(max(aggregate_s, 0.0), MAX_AGGREGATE_S)
-    return replace(feedback, psi=psi, rent_micro=placement.rent_micro)
+    return psi, placement.rent_micro
 
 
 def _edge_result(

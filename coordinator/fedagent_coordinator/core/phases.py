@@ -10,9 +10,10 @@ from functools import partial
 
 import numpy as np
 
+from fedagent_coordinator.policies.state import grown
 from fedagent_node.effects import Emit, Warn
 from fedagent_protocol.columns import Columns
-from fedagent_protocol.messages import OpinionMode, RunEnded
+from fedagent_protocol.messages import STARTS_BITS, OpinionMode, RunEnded
 
 from .answers import Call
 from .decision import decide
@@ -20,7 +21,7 @@ from .edges import EdgeSession
 from .effects import End, RunClosed, Standardize
 from .evaluating import Evaluating, evaluated
 from .merge import Merging
-from .observation import Observation, Observed, known_starts, merge_observations
+from .observation import Observation, Observed, merge_observations
 from .ordered import Ordered
 from .readiness import BUDGET, EDGES, RENTS, STATISTICS
 from .run import Phase, Run
@@ -294,9 +295,11 @@ class Observing(Phase):
             deadline_s=s.deadline_ms / 1000,
             model_bytes=run.models.size,
             terms=run.terms if run.members.agents is not None else None,
+            away=partial(run.client_backoff.away, now=now),
         )
         run.counters.update({f"pairs_{why}": n for why, n in observed.left_out.items()})
-        left = observed.without(run.client_backoff.away(observed.client_seq, now))
-        run.starts = known_starts(run.starts, observed.client_seq)
-        view = replace(left.view, client_starts=run.starts)
-        return replace(left, view=run.evaluations.shown_in(view))
+        # No number of starts falls, whatever edges say.
+        starts = observed.client_seq >> STARTS_BITS
+        run.starts = np.maximum(starts, grown(run.starts, clients))
+        said = run.evaluations.shown(clients)
+        return replace(observed, view=replace(observed.view, client_starts=run.starts, **said))

@@ -22,9 +22,9 @@ from .answers import EvaluationPlan
 from .decision import Learning
 from .edges import EdgeSession, EdgeTable, GlobalModels, Indices, Members
 from .observation import SignedTerms
-from .outcomes import PaidWork
+from .paid_work import PaidWork
 from .readiness import AGENTS, DECLINED, EDGES, TARGET, ClientBackoff, Readiness, Waiting, longer
-from .settings import Progress, Settings
+from .settings import Progress, Settings, is_last
 
 MOST_SKIPPED = 10_000
 """Edges are believed that so many rounds were ordered since a backup; of one start, in all."""
@@ -152,7 +152,7 @@ class Run:
     def over(self) -> str:
         """Why no round follows; empty if one does."""
         rounds = self.settings.recipe.rounds
-        if self.settings.over(self.rounds_done):
+        if is_last(self.settings.recipe, self.rounds_done):
             return "rounds"
         return TARGET if rounds.stop == TARGET and self._reached >= rounds.patience else ""
 

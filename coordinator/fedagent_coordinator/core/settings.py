@@ -49,21 +49,6 @@ class Settings:
         """Edges are told whole milliseconds."""
         return round(1000 * self.recipe.rounds.deadline_s)
 
-    @property
-    def max_wait_ms(self) -> int:
-        """Edges are told whole milliseconds."""
-        return round(1000 * self.recipe.rounds.max_wait_s)
-
-    @property
-    def weight_cap(self) -> float:
-        """Multiple of the median weight that an update counts as at most, in an edge's claim."""
-        # What q-FedAvg weighs by is no claim of samples, and differs by design.
-        return 0.0 if "base_loss" in self.strategy.needs else self.robust.cap
-
-    def over(self, done: int) -> bool:
-        """Return whether no round follows after so many settled ones."""
-        return is_last(self.recipe, done)
-
 
 def evaluation_period(recipe: Recipe, mode: OpinionMode | None) -> int:
     """Return how many merges, or rounds of volunteers, there are to an evaluation."""

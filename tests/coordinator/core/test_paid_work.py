@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_coordinator.core.outcomes import PaidWork
+from fedagent_coordinator.core.paid_work import PaidWork
 from fedagent_node.effects import Effect, Warn
 from fedagent_protocol.messages import EdgeToCoordinator, Outcome, OutcomeStatus, RoundReport
 from fedagent_task.recipe.spec import PrivacySpec

@@ -156,7 +156,7 @@ def test_policies_that_need_it_see_it_and_others_do_not() -> None:
     for policy in (Asking(), CheapestPolicy()):
         decides = Learning(policy)
         decides.trust.learn(ended(view_of([2.0] * 3), range(3), tau_s=[5.0, 5.0, 10.0]))
-        seen = decides.seen(view_of([2.0] * 3))
+        seen = decides.trust.seen(view_of([2.0] * 3), decides.policy.needs)
         asks = isinstance(policy, Asking)
         assert (CLAIM_GAP in seen.feature_names) == asks
         if asks:
