@@ -36,7 +36,6 @@ from .config import CoordinatorConfig
 from .core.answers import EvaluationSchedule, without_answers
 from .core.readiness import BUDGET, TARGET
 from .core.settings import (
-    NO_EVALUATIONS,
     PastEvaluations,
     Progress,
     Window,
@@ -287,7 +286,7 @@ def _with_past(
         # An edge's own control variates are no run's: it begins from the global model.
         store.forget(run_id, store.read.last_round(run_id), list(windows))
         windows = {}
-    past = _past_evaluations(store, run_id, recipe, mode) if mode is not None else NO_EVALUATIONS
+    past = _past_evaluations(store, run_id, recipe, mode) if mode is not None else PastEvaluations()
     if windows and past.pending_round is not None:
         # Edges hold what they learnt, not the model to be evaluated; the next merge asks again.
         past = replace(past, pending_round=None, count=evaluation_period(recipe, mode) - 1)

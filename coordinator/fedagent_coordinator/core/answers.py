@@ -288,7 +288,8 @@ class EvaluationPlan:
         every = evaluation_period(settings.recipe, mode)
         self._schedule = EvaluationSchedule(mode, every, past.count)
         self._evaluated = past.evaluated
-        self._pending = past.pending_round if mode is not None else None
+        self.pending = past.pending_round if mode is not None else None
+        """The round whose model is evaluated before the next round, once."""
         client = np.array(list(past.opinions), dtype=np.int64)
         score = np.array(list(past.opinions.values()), dtype=np.float64)
         self._opinions = by_client(client, score, int(client.max(initial=-1)) + 1)
@@ -300,11 +301,6 @@ class EvaluationPlan:
         if self._settings.opinions is OpinionMode.PEERS:
             self._trained.update(used)
         return self._schedule.is_due(merges=merges, played=played, last=last)
-
-    def pending(self) -> int | None:
-        """Return the round whose model is evaluated before the next round, once."""
-        round_, self._pending = self._pending, None
-        return round_
 
     def call(self, round_: int, digest: str, now: float) -> Call:
         """Return what clients are asked of the model with this digest, from now on."""

@@ -3,7 +3,6 @@
 The store puts the bytes of a model into what is sent.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -204,10 +203,6 @@ class EdgeTable:
         for edge in lost:
             edge.live = False
         return lost
-
-    def next_loss(self) -> float:
-        """Return when the next edge will count as lost if it stays silent."""
-        return min((edge.heard_at + LOST_S for edge in self.live()), default=math.inf)
 
 
 @dataclass(slots=True)

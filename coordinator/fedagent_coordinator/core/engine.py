@@ -50,7 +50,7 @@ from fedagent_protocol.transfer import Layout
 from . import effects as fx
 from .answers import AnswerMessage, unmet_needs
 from .decision import Learning
-from .edges import EdgeSession, Indices
+from .edges import LOST_S, EdgeSession, Indices
 from .evaluating import Evaluating
 from .merge import Merging
 from .ordered import Ordered
@@ -142,7 +142,8 @@ class Engine:
 
     def next_due(self) -> float:
         """Return when `tick` is wanted; infinity while only messages matter."""
-        return min(self._beacon_at, self.run.edges.next_loss(), self.phase.due)
+        losses = (edge.heard_at + LOST_S for edge in self.run.edges.live())
+        return min(self._beacon_at, self.phase.due, *losses)
 
     def urgent(self) -> bool:
         """Return that every edge waits for our own broker."""
@@ -346,8 +347,11 @@ class Engine:
             return
         # An edge may name anybody, and is paid for it.
         client = edge.clients(columns.session, run.indices, run.members.agents)
-        columns, left_out = _kept(columns, client >= 0)
-        self.counters["not_observed"] += left_out
+        kept = client >= 0
+        left_out = len(kept) - int(kept.sum())
+        if left_out:
+            columns = _kept(columns, kept)
+            self.counters["not_observed"] += left_out
         run.do(*edge.left_out(left_out, len(columns.session)))
         self.phase.receive_columns(edge, columns, now)
 
@@ -397,12 +401,9 @@ class Engine:
         self.phase.greet(edge, now)
 
 
-def _kept(columns: Columns, rows: BoolArray) -> tuple[Columns, int]:
-    """Return the columns with these rows only, and how many are left out."""
-    left_out = int((~rows).sum())
-    if not left_out:
-        return columns, 0
+def _kept(columns: Columns, rows: BoolArray) -> Columns:
+    """Return the columns with these rows only."""
     names = ("session", "price", "context_seq", "age_ms", "available", "values")
     claim = columns.claim[rows] if len(columns.claim) else columns.claim
     kept = {name: getattr(columns, name)[rows] for name in names}
-    return replace(columns, claim=claim, **kept), left_out
+    return replace(columns, claim=claim, **kept)

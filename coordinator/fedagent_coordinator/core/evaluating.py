@@ -154,7 +154,7 @@ class Evaluating(Phase):
             ]
             self.found = result(call, answers, now)
             run.evaluations.take(self.found)
-            run.do(self.found)
+            run.do(self.found, self._event(self.found))
         for name, part in self.parts.items():
             if part.answer is not None and not call.for_volunteers:
                 run.send(name, OpinionsReceipt(round=call.round))
@@ -162,17 +162,16 @@ class Evaluating(Phase):
                 run.send(name, OpinionClose(round=call.round))
         return self._then(self, now)
 
-
-def evaluated(found: BookEvaluation) -> Emit:
-    """Return the event of an evaluation."""
-    answered: dict[str, object] = {"mean": found.mean, "answered": len(found.client)}
-    fields: dict[str, object] = {
-        "round": found.round,
-        "slot": found.slot,
-        "mode": found.mode.value,
-        **({"volunteers": len(found.client)} if found.peers else answered),
-        "asked": found.asked,
-        "missing": {why: float(count) for why, count in found.reasons.items()},
-        "seconds": found.seconds,
-    }
-    return Emit("opinions", fields)
+    @staticmethod
+    def _event(found: BookEvaluation) -> Emit:
+        answered: dict[str, object] = {"mean": found.mean, "answered": len(found.client)}
+        fields: dict[str, object] = {
+            "round": found.round,
+            "slot": found.slot,
+            "mode": found.mode.value,
+            **({"volunteers": len(found.client)} if found.peers else answered),
+            "asked": found.asked,
+            "missing": {why: float(count) for why, count in found.reasons.items()},
+            "seconds": found.seconds,
+        }
+        return Emit("opinions", fields)

@@ -21,7 +21,7 @@ from fedagent_task.scoring.measures import DEVICE_SCORE
 from .answers import by_client
 from .edges import EdgeSession
 from .effects import Learn, NoteWork, Reserve, Settle, ShowStatus
-from .evaluating import Evaluating, evaluated
+from .evaluating import Evaluating
 from .merge import Merging
 from .outcomes import EdgePart, round_event, settle_round
 from .paid_work import BAD_CLAIM, proved
@@ -234,13 +234,11 @@ class Ordered(Phase):
         def answered(evaluation: Evaluating, now: float) -> Phase:
             settled.timing_ms["evaluate"] = milliseconds(now - evaluation.call.began)
             found = evaluation.found
-            assert found is not None
-            if held is not None:
+            if held is not None and found is not None:
                 clients = len(held.feedback.view.client_price)
                 opinions = by_client(found.client, found.score, clients)
                 feedback = replace(held.feedback, opinions=opinions)
                 self.run.do(structs.replace(held, feedback=feedback))
-            self.run.do(evaluated(found))
             return self._close(settled, now)
 
         call = self.run.evaluations.call(settled.round, self.run.models.digest, now)

@@ -89,7 +89,12 @@ def settle_round(
     was not ordered at that edge, or a second one of the same agent, is odd and changes nothing.
     """
     rows, proofs = _outcomes(plan, parts, settings, counters)
-    feedback, details = _learnt(plan, parts, rows, waited_s=waited_s)
+    valid = _column(rows, "valid", np.bool_)
+    used = valid & _column(rows, "used", np.bool_)
+    for part in parts:
+        used[part.rows] &= part.report is not None and not part.report.failed
+    details = _details(rows, valid=valid, used=used)
+    feedback = _feedback(plan, parts, rows, details, valid=valid, used=used, waited_s=waited_s)
     # The lower one of two: where half of the edges lie, they make it nothing, and not anything.
     weight, usual = (
         median_low(known.tolist()) if len(known := told[told > 0]) else 0.0
@@ -145,81 +150,78 @@ def _outcomes(
 
 
 def _column(rows: Sequence[Outcome], name: str, scalar: type[S]) -> npt.NDArray[S]:
-    ours = name not in TrainStats.__struct_fields__
-    return np.array([*map(attrgetter(name if ours else f"stats.{name}"), rows)], dtype=scalar)
+    theirs = name.partition(".")[0] in TrainStats.__struct_fields__
+    return np.array([*map(attrgetter(f"stats.{name}" if theirs else name), rows)], dtype=scalar)
 
 
-def _learnt(
-    plan: Reserve, parts: Sequence[EdgePart], rows: Sequence[Outcome], *, waited_s: float
-) -> tuple[Feedback, Details]:
-    """Return what policies learn from, and what people read; only a valid update is X, used, paid.
-
-    What was not reported is NaN.
-    """
-    flags, counts = partial(_column, rows, scalar=np.bool_), partial(_column, rows, scalar=np.int64)
-    numbers, pairs = partial(_column, rows, scalar=np.float64), plan.selection.pairs
-    failed = np.zeros(len(rows), dtype=np.bool_)
-    for part in parts:
-        failed[part.rows] = part.report is None or bool(part.report.failed)
-    valid, steps, tau_ms, samples = (
-        flags("valid"),
-        counts("steps"),
-        counts("tau_ms"),
-        counts("num_samples"),
+def _details(rows: Sequence[Outcome], *, valid: BoolArray, used: BoolArray) -> Details:
+    numbers = partial(_column, rows, scalar=np.float64)
+    score_n, loss, mean_loss = np.where(valid, numbers("score_n"), 0.0), numbers("loss"), math.nan
+    samples, total = numbers("num_samples"), float(score_n.sum())
+    if (known := valid & (loss != 0) & (samples > 0)).any():
+        with np.errstate(over="ignore"):
+            mean_loss = float(np.average(loss[known], weights=samples[known]))
+    score = float(np.where(valid, numbers("score"), 0.0) @ score_n)
+    return Details(
+        status=tuple(row.status.value for row in rows),
+        # In a device's words, which the books keep and `devices` prints.
+        reason=tuple(safe_text(row.reason, limit=500) for row in rows),
+        weight=np.where(used, numbers("weight"), 0.0),
+        norm=np.where(valid, numbers("norm"), math.nan),
+        score=score / total if total else 0.0,
+        score_n=int(total),
+        train_loss=mean_loss,
     )
-    in_time, used, norm = valid & flags("in_time"), valid & flags("used") & ~failed, numbers("norm")
-    loss, loss_rms = numbers("loss"), np.array([row.stats.course.loss_rms for row in rows], float)
-    loss = np.where(valid & (loss != 0), loss, math.nan)
-    norm = np.where(valid, norm, math.nan)
+
+
+def _feedback(
+    plan: Reserve,
+    parts: Sequence[EdgePart],
+    rows: Sequence[Outcome],
+    details: Details,
+    *,
+    valid: BoolArray,
+    used: BoolArray,
+    waited_s: float,
+) -> Feedback:
+    """Return what policies learn from; only a valid update is X, used or paid."""
+    counts = partial(_column, rows, scalar=np.int64)
+    numbers = partial(_column, rows, scalar=np.float64)
+    pairs, status, reason = plan.selection.pairs, details.status, details.reason
+    steps, tau_ms, samples = counts("steps"), counts("tau_ms"), counts("num_samples")
+    in_time = valid & _column(rows, "in_time", np.bool_)
     # Of work that was begun in an earlier round, this one has not seen the parts.
     seen = valid & (counts("made_in") == 0)
-    moved = {
-        name: np.where(seen, counts(f"{name[:2]}_ms") / 1000.0, np.nan)
-        for name in ("dt_s", "lc_s", "ut_s")
-    }
-    status = tuple(row.status.value for row in rows)
-    # In a device's words, which the books keep and `devices` prints.
-    reason = tuple(safe_text(row.reason, limit=500) for row in rows)
+    dt_s, lc_s, ut_s = (
+        np.where(seen, counts(name) / 1000.0, math.nan) for name in ("dt_ms", "lc_ms", "ut_ms")
+    )
+    loss, loss_rms = numbers("loss"), numbers("course.loss_rms")  # 0: not reported
     place = plan.view.pair_edge[pairs].astype(np.int64)
-    psi, rent_micro = _rent(plan.controls.placement, parts, ~valid, moved["dt_s"] + moved["ut_s"])
-    feedback = Feedback(
+    psi, rent_micro = _rent(plan.controls.placement, parts, ~valid, dt_s + ut_s)
+    return Feedback(
         view=plan.view,
         pairs=pairs,
         X=in_time,
         used=used,
         unpaid=~valid,
-        censored=flags("censored"),
+        censored=_column(rows, "censored", np.bool_),
         tau_s=np.where(tau_ms == _UNTIMED, waited_s, tau_ms / 1000.0),
-        train_s=np.where(valid & (steps > 0), counts("train_ms") / 1000.0, np.nan),
-        seconds_per_iteration=np.where(valid, numbers("seconds_per_iteration"), np.nan),
+        dt_s=dt_s,
+        lc_s=lc_s,
+        ut_s=ut_s,
+        train_s=np.where(valid & (steps > 0), counts("train_ms") / 1000.0, math.nan),
+        seconds_per_iteration=np.where(valid, numbers("seconds_per_iteration"), math.nan),
         arrivals=counts("arrivals"),
         num_samples=samples,
         steps=steps,
         iterations=counts("iterations"),
-        loss=loss,
+        loss=np.where(valid & (loss != 0), loss, math.nan),
         loss_rms=np.where(valid & (loss_rms > 0), loss_rms, math.nan),
         ending=endings_of(status, reason, in_time, ~valid),
-        evidence=evidence(place, norm=norm, samples=samples, reason=reason, valid=valid),
+        evidence=evidence(place, norm=details.norm, samples=samples, reason=reason, valid=valid),
         psi=psi,
         rent_micro=rent_micro,
-        **moved,
     )
-    score_n, mean_loss = np.where(valid, numbers("score_n"), 0.0), math.nan
-    total = float(score_n.sum())
-    if (known := np.isfinite(loss) & (samples > 0)).any():
-        with np.errstate(over="ignore"):
-            mean_loss = float(np.average(loss[known], weights=samples[known]))
-    score = float(np.where(valid, numbers("score"), 0.0) @ score_n)
-    details = Details(
-        status=status,
-        reason=reason,
-        weight=np.where(used, numbers("weight"), 0.0),
-        norm=norm,
-        score=score / total if total else 0.0,
-        score_n=int(total),
-        train_loss=mean_loss,
-    )
-    return feedback, details
 
 
 def endings_of(

@@ -18,8 +18,8 @@ from fedagent_protocol.messages import STARTS_BITS, OpinionMode, RunEnded
 from .answers import Call
 from .decision import decide
 from .edges import EdgeSession
-from .effects import End, RunClosed, Standardize
-from .evaluating import Evaluating, evaluated
+from .effects import End, Reserve, RunClosed, Standardize
+from .evaluating import Evaluating
 from .merge import Merging
 from .observation import Observation, Observed, merge_observations
 from .ordered import Ordered
@@ -37,7 +37,7 @@ FAREWELL_S = 0.3
 def wait(run: Run, reason: str, now: float, *, edges: int = 0, agents: int = 0) -> Phase:
     """Pause for what is missing; without any edge, until one comes."""
     run.announce(reason, now, edges=edges, agents=agents)
-    return Idle(run, run.waiting.until if run.edges.live() else math.inf)
+    return Idle(run, run.waits_until if run.edges.live() else math.inf)
 
 
 def next_round(run: Run, now: float) -> Phase:
@@ -49,9 +49,9 @@ def next_round(run: Run, now: float) -> Phase:
             return finish(run, reason, now)
         # The last round was settled before a crash and not merged: its edges may come yet.
         run.announce(EDGES, now, edges=len(live))
-        return Idle(run, run.waiting.until)
+        return Idle(run, run.waits_until)
     if not live:
-        run.readiness.solvent()
+        run.readiness.insolvent_since = None
         return wait(run, EDGES, now)
     return Observing(run, now)
 
@@ -74,18 +74,12 @@ def prepare(run: Run, now: float) -> Phase | None:
     """Begin what comes before a round is decided; None if nothing does."""
     if run.unmeasured:
         return _measure(run, now)
-    pending = run.evaluations.pending()
+    pending, run.evaluations.pending = run.evaluations.pending, None
     if pending is None:
         return None
-    run.waiting.over()
-
-    def answered(evaluation: Evaluating, now: float) -> Phase:
-        assert evaluation.found is not None
-        run.do(evaluated(evaluation.found))
-        return next_round(run, now)
-
+    run.waited = "", 0
     call = run.evaluations.call(pending, run.models.digest, now)
-    return Evaluating(run, call, answered, now)
+    return Evaluating(run, call, lambda _, now: next_round(run, now), now)
 
 
 def _measure(run: Run, now: float) -> Phase:
@@ -249,26 +243,24 @@ class Observing(Phase):
             run.do(*run.edges.by_id[name].suspect("terms", unsigned))
         readiness, live, view = run.readiness, run.edges.live(), observed.view
         agents, edges = len(np.unique(view.pair_client[view.eligible])), len(ready)
-        missing = readiness.missing(
-            observed, edges=edges, agents=agents, free_micro=run.free_micro, now=now
+        began, money = run.clock(), (run.free_micro, run.rounds_done)
+        found = (
+            readiness.missing(observed, edges=edges, agents=agents, free_micro=money[0], now=now)
+            or prepare(run, now)
+            or decide(run.learning, run.settings, observed, ready, live, *money)
         )
-        if not missing:
-            if (preparing := prepare(run, now)) is not None:
-                readiness.solvent()
-                return preparing
-            began, money = run.clock(), (run.free_micro, run.rounds_done)
-            found = decide(run.learning, run.settings, observed, ready, live, *money)
-            if not isinstance(found, str):
-                readiness.solvent()
-                run.waiting.over()
-                run.not_before = self.opened_at + run.settings.recipe.rounds.every_s
-                found.timing_ms["observe"] = milliseconds(now - self.opened_at)
-                found.timing_ms["decide"] = milliseconds(run.clock() - began)
-                return Ordered(run, found, ready, self.opened_at, now, partial(after_round, run))
-            missing = found
-        if missing != BUDGET:
-            readiness.solvent()
-            return wait(run, missing, now, edges=edges, agents=agents)
+        if found != BUDGET:
+            readiness.insolvent_since = None
+        if isinstance(found, Phase):
+            return found
+        if isinstance(found, Reserve):
+            run.waited = "", 0
+            run.not_before = self.opened_at + run.settings.recipe.rounds.every_s
+            found.timing_ms["observe"] = milliseconds(now - self.opened_at)
+            found.timing_ms["decide"] = milliseconds(run.clock() - began)
+            return Ordered(run, found, ready, self.opened_at, now, partial(after_round, run))
+        if found != BUDGET:
+            return wait(run, found, now, edges=edges, agents=agents)
         rents, known = run.settings.recipe.placement.rents, run.indices.sizes()
         everybody = len(np.unique(view.pair_edge)) == known[1]
         if rents:

@@ -22,12 +22,9 @@ from .effects import Reserve, Settle
 from .observation import Observed
 from .settings import Settings
 
-FIRST_PAUSE_S = 0.1
 DECLINED_BACKOFF_S = 0.25
 UNRESPONSIVE_BACKOFF_S = 2.0
 MAX_BACKOFF_S = 30.0
-MAX_PAUSE_S = 1.0
-REMIND_S = 30.0
 CHEAPER_WAIT_S = 120.0
 """How long a run whose budget pays nobody that is heard waits for those that are away."""
 EDGES = "edges"
@@ -76,7 +73,7 @@ class Readiness:
     started_at: float = 0.0
     gathered: bool = False
     _no_feature_since: float | None = None
-    _insolvent_since: float | None = None
+    insolvent_since: float | None = None  # since nobody that is heard can be paid
 
     def missing(
         self, observed: Observed, *, edges: int, agents: int, free_micro: int | None, now: float
@@ -116,16 +113,12 @@ class Readiness:
             everybody: All that the run ever knew are heard, and none of them might fit yet.
         """
         s = self.settings
-        if self._insolvent_since is None:
-            self._insolvent_since = now
+        if self.insolvent_since is None:
+            self.insolvent_since = now
         if not (rounds or s.recipe.placement.rents):
             return False
         gathered = rounds or now - self.started_at >= s.resume_wait_s
-        return (everybody and bool(gathered)) or now - self._insolvent_since >= CHEAPER_WAIT_S
-
-    def solvent(self) -> None:
-        """Note that an agent could be paid, or that none is there to be asked."""
-        self._insolvent_since = None
+        return (everybody and bool(gathered)) or now - self.insolvent_since >= CHEAPER_WAIT_S
 
     def wanted(self, reason: str, now: float) -> int:
         """Return how many of what a round waits for there must be; 0 where it is no number."""
@@ -156,31 +149,6 @@ class Readiness:
 def longer(seconds: float, first: float, most: float) -> float:
     """Return the pause that follows one of so many seconds, of which there were none at 0."""
     return min(max(2 * seconds, first), most)
-
-
-@dataclass(slots=True)
-class Waiting:
-    """What is waited for: pauses that grow, and what is said of them, which is not repeated."""
-
-    until: float = 0.0
-    _said: tuple[str, int] = "", 0
-    _pause_s: float = 0.0
-    _said_at: float = 0.0
-
-    def wait(self, reason: str, found: int, now: float) -> bool:
-        """Pause; return whether to say it: the reason is new, it changes, or some time is over."""
-        former = self._pause_s if reason == self._said[0] else 0.0
-        self._pause_s = longer(former, FIRST_PAUSE_S, MAX_PAUSE_S)
-        self.until = now + self._pause_s
-        changed, self._said = (reason, found) != self._said, (reason, found)
-        if changed or now - self._said_at >= REMIND_S:
-            self._said_at = now
-            return True
-        return False
-
-    def over(self) -> None:
-        """Note that there was something to decide."""
-        self._said = "", 0
 
 
 class _Pause(NamedTuple):

@@ -23,11 +23,13 @@ from .decision import Learning
 from .edges import EdgeSession, EdgeTable, GlobalModels, Indices, Members
 from .observation import SignedTerms
 from .paid_work import PaidWork
-from .readiness import AGENTS, DECLINED, EDGES, TARGET, ClientBackoff, Readiness, Waiting, longer
+from .readiness import AGENTS, DECLINED, EDGES, TARGET, ClientBackoff, Readiness, longer
 from .settings import Progress, Settings, is_last
 
 MOST_SKIPPED = 10_000
 """Edges are believed that so many rounds were ordered since a backup; of one start, in all."""
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 1.0
+REMIND_S = 30.0
 NOBODY_ORDERED_S = 1.0
 EMPTY_ROUND_S, MAX_EMPTY_ROUND_S = 0.25, 5.0
 """How long a round takes at least while rounds bring no valid update."""
@@ -132,7 +134,10 @@ class Run:
         self.readiness = Readiness(settings, needs, resumed=resumed)
         self.evaluations = EvaluationPlan(settings, progress.evaluations)
         self.unmeasured, self.measurements = recipe.data.standardize, 0
-        self.waiting, self.client_backoff = Waiting(), ClientBackoff()
+        self.client_backoff = ClientBackoff()
+        self.waited = "", 0
+        """What was waited for last, and how many were there; nothing once a round is decided."""
+        self._pause_s = self.waits_until = self._announced_at = 0.0
         self._empty_s = self.opens_at = self.not_before = 0.0
         self.status = fx.ShowStatus()
         self.evaluating, self.evaluated = 0, ""
@@ -211,10 +216,16 @@ class Run:
         self.do(self.status)
 
     def announce(self, reason: str, now: float, *, edges: int, agents: int = 0) -> None:
-        """Wait a while for what is missing, and say so unless it was just said."""
+        """Wait for what is missing, ever longer; say so if it changes, or now and then."""
         found = {EDGES: edges, AGENTS: agents}.get(reason, 0)
-        if not self.waiting.wait(reason, found, now):
+        former, self.waited = self.waited, (reason, found)
+        self._pause_s = longer(
+            self._pause_s if reason == former[0] else 0.0, FIRST_PAUSE_S, MAX_PAUSE_S
+        )
+        self.waits_until = now + self._pause_s
+        if former == self.waited and now - self._announced_at < REMIND_S:
             return
+        self._announced_at = now
         wanted = self.readiness.wanted(reason, now)
         detail = self.client_backoff.reason(now) if reason == DECLINED else ""
         fields: dict[str, object] = {"reason": reason, "edges": edges, "agents": agents}

@@ -114,9 +114,6 @@ class PastEvaluations:
     trained: frozenset[str] = frozenset()  # agents with updates in that model
 
 
-NO_EVALUATIONS = PastEvaluations()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """Where a run stands when the engine starts.
@@ -134,7 +131,7 @@ class Progress:
     state: str = ""  # digest of what the server optimiser knew after it; empty for nothing
     good: str = ""  # digest of the model before it; empty for none
     windows: Mapping[str, Window] = field(default_factory=dict)  # by edge, not merged yet
-    evaluations: PastEvaluations = NO_EVALUATIONS
+    evaluations: PastEvaluations = field(default_factory=PastEvaluations)
     open_at: float = 0.0
     client_starts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     paid_work: frozenset[tuple[str, int]] = frozenset()  # agent and round, of the newest rounds
