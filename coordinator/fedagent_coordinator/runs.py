@@ -33,13 +33,13 @@ from fedagent_task.task_file import TaskFile
 from fedagent_task.travelling import model_tensors, with_controls
 
 from .config import CoordinatorConfig
-from .core.answers import EvaluationSchedule, without_answers
+from .core.answers import without_answers
 from .core.readiness import BUDGET, TARGET
 from .core.settings import (
-    PastEvaluations,
+    Evaluations,
     Progress,
     Window,
-    evaluation_period,
+    by_client,
     is_last,
     merges,
     most_weight,
@@ -286,10 +286,10 @@ def _with_past(
         # An edge's own control variates are no run's: it begins from the global model.
         store.forget(run_id, store.read.last_round(run_id), list(windows))
         windows = {}
-    past = _past_evaluations(store, run_id, recipe, mode) if mode is not None else PastEvaluations()
-    if windows and past.pending_round is not None:
+    past = Evaluations() if mode is None else _past_evaluations(store, run_id, recipe, mode)
+    if windows and past.pending is not None:
         # Edges hold what they learnt, not the model to be evaluated; the next merge asks again.
-        past = replace(past, pending_round=None, count=evaluation_period(recipe, mode) - 1)
+        past = replace(past, pending=None, count=past.every - 1)
     read, starts = store.read, store.read.client_starts(run_id)
     since = progress.next_round - recipe.aggregation.oldest_work
     return replace(
@@ -302,9 +302,7 @@ def _with_past(
     )
 
 
-def _past_evaluations(
-    store: Books, run_id: str, recipe: Recipe, mode: OpinionMode
-) -> PastEvaluations:
+def _past_evaluations(store: Books, run_id: str, recipe: Recipe, mode: OpinionMode) -> Evaluations:
     """Return where the evaluations of a run stand; a lost one is booked without answers.
 
     A coordinator that died between the end of a round and its evaluation cannot know what
@@ -314,40 +312,31 @@ def _past_evaluations(
     read = store.read
     evaluated = read.evaluations.rows(run_id)
     since = evaluated[-1].round if evaluated else 0
-    opinions = read.evaluations.last_opinions(run_id)
-    schedule = EvaluationSchedule(mode, evaluation_period(recipe, mode))
+    found, latest = Evaluations.of(recipe, mode), read.evaluations.last_opinions(run_id)
+    client, score = np.array(list(latest), np.int64), np.array(list(latest.values()), np.float64)
+    found.opinions = by_client(client, score, int(client.max(initial=-1)) + 1)
     with read.whole(run_id, first=since + 1) as past:
         done, trained = past.done_rounds(run_id, since), past.trained_since(run_id, since)
-    pending = _pending_round(schedule, read.progress(run_id), done, recipe)
-    if pending is not None and mode is OpinionMode.REPORT:
-        model = read.models.last(run_id)
-        digest = model.digest if model is not None and model.round == pending else ""
-        clients = store.indices(run_id).sizes()[0]
-        lost = without_answers(pending, len(evaluated) + 1, digest, clients)
-        store.save_evaluation(run_id, lost)
-        _log.warning("no opinions are counted for round %d: the coordinator was restarted", pending)
-        return PastEvaluations(evaluated=len(evaluated) + 1, opinions=opinions)
-    if not evaluated and read.progress(run_id).rounds_done == 0:
-        pending = 0
-    answers = read.evaluations.answers(run_id, since)
-    return PastEvaluations(
-        evaluated=len(evaluated),
-        count=schedule.count,
-        pending_round=pending,
-        opinions=opinions,
-        volunteers=frozenset(row.client for row in answers if row.score is None),
-        trained=frozenset(trained),
-    )
-
-
-def _pending_round(
-    schedule: EvaluationSchedule, progress: Progress, done: list[tuple[int, int]], recipe: Recipe
-) -> int | None:
-    due = False
+    progress, due, found.evaluated = read.progress(run_id), False, len(evaluated)
     for place, (_, ordered) in enumerate(done, start=1 + progress.rounds_done - len(done)):
         last = is_last(recipe, place)
-        due = schedule.is_due(merges=merges(recipe, place), played=ordered > 0, last=last)
-    return done[-1][0] if due else None
+        due = found.is_due(merges=merges(recipe, place), played=ordered > 0, last=last)
+    found.pending = done[-1][0] if due else None
+    if mode is OpinionMode.REPORT and found.pending is not None:
+        model, lost_of = read.models.last(run_id), found.pending
+        digest = model.digest if model is not None and model.round == lost_of else ""
+        clients = store.indices(run_id).sizes()[0]
+        store.save_evaluation(run_id, without_answers(lost_of, len(evaluated) + 1, digest, clients))
+        _log.warning("no opinions are counted for round %d: the coordinator was restarted", lost_of)
+        found.evaluated, found.pending = len(evaluated) + 1, None
+        return found
+    if not evaluated and progress.rounds_done == 0:
+        found.pending = 0
+    if mode is OpinionMode.PEERS:
+        answers = read.evaluations.answers(run_id, since)
+        found.volunteers = frozenset(row.client for row in answers if row.score is None)
+        found.trained = set(trained)
+    return found
 
 
 def _with_model(

@@ -21,11 +21,10 @@ from fedagent_coordinator.books.audit import Ledger
 from fedagent_coordinator.books.evaluations import EvaluationQueries
 from fedagent_coordinator.books.queries import Queries, open_books
 from fedagent_coordinator.books.records import COLUMNS, controls_of, saw, unpack_arrays
-from fedagent_coordinator.core.answers import by_client
 from fedagent_coordinator.core.decision import TRUST
 from fedagent_coordinator.core.effects import PLAIN, Controls
 from fedagent_coordinator.core.outcomes import endings_of
-from fedagent_coordinator.core.settings import Progress
+from fedagent_coordinator.core.settings import Progress, by_client
 from fedagent_coordinator.core.trust import Trust, evidence
 from fedagent_coordinator.errors import (
     StateError,

@@ -9,9 +9,8 @@ only in a site with certificates: elsewhere anybody may speak.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +22,7 @@ from fedagent_coordinator.policies.base import (
     NOT_FEATURES,
     OPINIONS,
     VOLUNTEERS,
-    FloatArray,
-    IntArray,
 )
-from fedagent_coordinator.policies.state import grown
 from fedagent_protocol.columns import claims_in, column
 from fedagent_protocol.errors import MalformedError, safe_text
 from fedagent_protocol.messages import EdgeMoments, OpinionMode, Opinions, Volunteers
@@ -37,7 +33,6 @@ from fedagent_task.recipe.spec import Recipe
 from .edges import EdgeSession
 from .effects import BookEvaluation
 from .observation import joined, signed_by
-from .settings import PastEvaluations, Settings, evaluation_period
 
 AnswerMessage = Opinions | Volunteers | EdgeMoments
 """What edges answer."""
@@ -221,14 +216,6 @@ def without_answers(round_: int, slot: int, digest: str, clients: int) -> BookEv
     return structs.replace(nobody, asked=clients, reasons={RESTART: clients} if clients else {})
 
 
-def by_client(client: IntArray, score: FloatArray, clients: int) -> FloatArray:
-    """Return float64[clients], NaN where none; later clients than these are left out."""
-    opinions = np.full(clients, np.nan)
-    known = client < clients
-    opinions[client[known]] = score[known]
-    return opinions
-
-
 def _moments(message: EdgeMoments, recipe: Recipe) -> EdgeAnswer:
     if message.agents > message.asked:
         raise MalformedError("more agents answered than were asked")
@@ -253,91 +240,6 @@ def _fill(told: Rows, message: Opinions) -> None:
     if not (np.isfinite(epsilon) & (epsilon >= 0)).all() or not (samples > 0).all():
         raise MalformedError("an epsilon or a number of samples is out of range")
     told["score"], told["samples"], told["epsilon"] = score, samples, epsilon
-
-
-@dataclass(slots=True)
-class EvaluationSchedule:
-    """Counts towards the next evaluation, as slots of policies count their rounds."""
-
-    mode: OpinionMode | None
-    every: int = 1
-    count: int = 0
-
-    def is_due(self, *, merges: bool, played: bool, last: bool) -> bool:
-        """Count a settled round; return whether its model is to be evaluated.
-
-        A slot begins with the first round in which an agent was ordered (`played`). Volunteers are
-        asked for again after a round in which none could play, and not after the last one.
-        """
-        if self.mode is None:
-            return False
-        peers = self.mode is OpinionMode.PEERS
-        if (peers or merges) and (played or self.count):
-            self.count += 1
-        due = merges and (self.count >= self.every or (peers and not played))
-        if due:
-            self.count = 0
-        return due and not (peers and last)
-
-
-class EvaluationPlan:
-    """The evaluations of a run, and what policies are shown of them; none without a mode."""
-
-    def __init__(self, settings: Settings, past: PastEvaluations) -> None:
-        self._settings, mode = settings, settings.opinions
-        every = evaluation_period(settings.recipe, mode)
-        self._schedule = EvaluationSchedule(mode, every, past.count)
-        self._evaluated = past.evaluated
-        self.pending = past.pending_round if mode is not None else None
-        """The round whose model is evaluated before the next round, once."""
-        client = np.array(list(past.opinions), dtype=np.int64)
-        score = np.array(list(past.opinions.values()), dtype=np.float64)
-        self._opinions = by_client(client, score, int(client.max(initial=-1)) + 1)
-        self._volunteers = past.volunteers or frozenset()
-        self._trained = set(past.trained if mode is OpinionMode.PEERS else ())
-
-    def is_due(self, *, merges: bool, used: Iterable[str], played: bool, last: bool) -> bool:
-        """Count a settled round, and whose updates it used."""
-        if self._settings.opinions is OpinionMode.PEERS:
-            self._trained.update(used)
-        return self._schedule.is_due(merges=merges, played=played, last=last)
-
-    def call(self, round_: int, digest: str, now: float) -> Call:
-        """Return what clients are asked of the model with this digest, from now on."""
-        s = self._settings
-        until = now + max(s.recipe.opinions.timeout_s, 0.0 if self._evaluated else s.first_call_s)
-        trained, self._trained = frozenset(self._trained), set()
-        return Call(
-            mode=s.opinions or OpinionMode.REPORT,
-            round=round_,
-            slot=self._evaluated + 1,
-            digest=digest,
-            began=now,
-            until=until,
-            give_up_at=until + s.grace_s,
-            wanted=s.recipe.peers.best,
-            trained=trained,
-        )
-
-    def take(self, found: BookEvaluation) -> None:
-        """Keep the result of an evaluation."""
-        self._evaluated = found.slot
-        if found.peers:
-            self._volunteers = frozenset(found.client.tolist())
-            return
-        self._opinions = grown(self._opinions, int(found.client.max(initial=-1)) + 1, np.nan)
-        self._opinions[found.client] = found.score
-
-    def shown(self, clients: int) -> dict[str, Any]:
-        """Return what a view has of what so many clients answered last, by name of its column."""
-        match self._settings.opinions:
-            case OpinionMode.REPORT:
-                return {"opinions": grown(self._opinions, clients, np.nan)[:clients].copy()}
-            case OpinionMode.PEERS:
-                shown = np.zeros(clients, dtype=np.bool_)
-                shown[[client for client in self._volunteers if client < clients]] = True
-                return {"volunteers": shown}
-        return {}
 
 
 def unmet_needs(needs: frozenset[str], asked: OpinionMode | None) -> frozenset[str]:

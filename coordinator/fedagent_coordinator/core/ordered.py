@@ -18,7 +18,6 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.signed import Assigning
 from fedagent_task.scoring.measures import DEVICE_SCORE
 
-from .answers import by_client
 from .edges import EdgeSession
 from .effects import Learn, NoteWork, Reserve, Settle, ShowStatus
 from .evaluating import Evaluating
@@ -27,7 +26,7 @@ from .outcomes import EdgePart, round_event, settle_round
 from .paid_work import BAD_CLAIM, proved
 from .readiness import DECLINED, longer
 from .run import Phase, Run
-from .settings import is_last, merges, milliseconds, most_weight
+from .settings import by_client, is_last, merges, milliseconds, most_weight
 
 TOO_FAR = frozenset({"norm", "diverged", "non_finite"})
 """Reasons of devices, and of edges, why an update cannot be: its model is where nobody learns."""
@@ -241,8 +240,7 @@ class Ordered(Phase):
                 self.run.do(structs.replace(held, feedback=feedback))
             return self._close(settled, now)
 
-        call = self.run.evaluations.call(settled.round, self.run.models.digest, now)
-        return Evaluating(self.run, call, answered, now)
+        return Evaluating(self.run, self.run.call(settled.round, now), answered, now)
 
     def _close(self, settled: Settle, now: float) -> Phase:
         seconds = round(now - self._opened_at, 6)

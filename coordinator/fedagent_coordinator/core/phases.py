@@ -78,8 +78,7 @@ def prepare(run: Run, now: float) -> Phase | None:
     if pending is None:
         return None
     run.waited = "", 0
-    call = run.evaluations.call(pending, run.models.digest, now)
-    return Evaluating(run, call, lambda _, now: next_round(run, now), now)
+    return Evaluating(run, run.call(pending, now), lambda _, now: next_round(run, now), now)
 
 
 def _measure(run: Run, now: float) -> Phase:

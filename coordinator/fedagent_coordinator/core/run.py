@@ -7,24 +7,30 @@ stands before everything that relies on it.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from fedagent_coordinator.policies.base import NOT_FEATURES, BoolArray
 from fedagent_node.effects import Effect, Emit, Input, Send
-from fedagent_protocol.messages import AnyMessage, EdgeWelcome, ReportReceipt, RoundOpen
+from fedagent_protocol.messages import (
+    AnyMessage,
+    EdgeWelcome,
+    OpinionMode,
+    ReportReceipt,
+    RoundOpen,
+)
 from fedagent_protocol.signed import Vouching
 from fedagent_task.scoring.measures import measures_of
 
 from . import effects as fx
-from .answers import EvaluationPlan
+from .answers import Call
 from .decision import Learning
 from .edges import EdgeSession, EdgeTable, GlobalModels, Indices, Members
 from .observation import SignedTerms
 from .paid_work import PaidWork
 from .readiness import AGENTS, DECLINED, EDGES, TARGET, ClientBackoff, Readiness, longer
-from .settings import Progress, Settings, is_last
+from .settings import Evaluations, Progress, Settings, is_last
 
 MOST_SKIPPED = 10_000
 """Edges are believed that so many rounds were ordered since a backup; of one start, in all."""
@@ -132,7 +138,9 @@ class Run:
         self.learning, self.clock = learning, clock
         resumed, needs = progress.rounds_done > 0, learning.policy.needs - NOT_FEATURES
         self.readiness = Readiness(settings, needs, resumed=resumed)
-        self.evaluations = EvaluationPlan(settings, progress.evaluations)
+        past, planned = progress.evaluations, Evaluations.of(recipe, settings.opinions)
+        mode, every = planned.mode, planned.every
+        self.evaluations = replace(past, mode=mode, every=every, trained=set(past.trained))
         self.unmeasured, self.measurements = recipe.data.standardize, 0
         self.client_backoff = ClientBackoff()
         self.waited = "", 0
@@ -245,6 +253,24 @@ class Run:
         """Have a model evaluated on the held-out set; nobody waits for it."""
         self.evaluating += 1
         self._last.append(fx.EvaluateHeldOut(round_, digest, self.models.size))
+
+    def call(self, round_: int, now: float) -> Call:
+        """Return what clients are asked of the global model after a round, from now on."""
+        s, so_far = self.settings, self.evaluations
+        opens_s = 0.0 if so_far.evaluated else s.first_call_s
+        until = now + max(s.recipe.opinions.timeout_s, opens_s)
+        trained, so_far.trained = frozenset(so_far.trained), set()
+        return Call(
+            mode=s.opinions or OpinionMode.REPORT,
+            round=round_,
+            slot=so_far.evaluated + 1,
+            digest=self.models.digest,
+            began=now,
+            until=until,
+            give_up_at=until + s.grace_s,
+            wanted=s.recipe.peers.best,
+            trained=trained,
+        )
 
     def pace(self, unpaid: BoolArray, *, began: float, now: float) -> None:
         """Note when the next round may open; `unpaid` is bool[S], who brought no valid update."""

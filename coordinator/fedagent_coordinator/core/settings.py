@@ -1,16 +1,20 @@
 """What a run is made of, as the engine needs it, and where it stands."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import IntArray
+from fedagent_coordinator.policies.base import FloatArray, IntArray
+from fedagent_coordinator.policies.state import grown
 from fedagent_protocol.messages import OpinionMode
 from fedagent_task.aggregation import ALL_TRAIN, Rules, Strategy
 from fedagent_task.aggregation.averaging import FedAvg
 from fedagent_task.aggregation.robust import PLAIN, Robust
 from fedagent_task.recipe.spec import Recipe
+
+from .effects import BookEvaluation
 
 
 def milliseconds(seconds: float) -> float:
@@ -48,11 +52,6 @@ class Settings:
     def deadline_ms(self) -> int:
         """Edges are told whole milliseconds."""
         return round(1000 * self.recipe.rounds.deadline_s)
-
-
-def evaluation_period(recipe: Recipe, mode: OpinionMode | None) -> int:
-    """Return how many merges, or rounds of volunteers, there are to an evaluation."""
-    return recipe.peers.slot_rounds if mode is OpinionMode.PEERS else recipe.opinions.every
 
 
 def merge_period(recipe: Recipe) -> int:
@@ -102,16 +101,75 @@ class Window:
         return Window(model, weight, self.local_steps + steps, self.norm + norm)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PastEvaluations:
-    """Where the evaluations of a run stand when the engine starts."""
+def by_client(client: IntArray, score: FloatArray, clients: int) -> FloatArray:
+    """Return float64[clients], NaN where none; later clients than these are left out."""
+    opinions = np.full(clients, np.nan)
+    known = client < clients
+    opinions[client[known]] = score[known]
+    return opinions
 
+
+@dataclass(slots=True, kw_only=True)
+class Evaluations:
+    """What a run asks its clients for in `mode`, nothing by default, after `every` merges.
+
+    Volunteers are asked for after as many rounds.
+    """
+
+    mode: OpinionMode | None = None
+    every: int = 1
+    count: int = 0  # merges, or rounds, since the last
     evaluated: int = 0  # models evaluated so far
-    count: int = 0  # see `evaluating.EvaluationSchedule`
-    pending_round: int | None = None  # its model is evaluated before another round is decided
-    opinions: dict[int, float] = field(default_factory=dict)  # the last of each client
-    volunteers: frozenset[int] | None = None  # clients of the last evaluation; None before it
-    trained: frozenset[str] = frozenset()  # agents with updates in that model
+    pending: int | None = None  # the round whose model is evaluated before another is decided
+    opinions: FloatArray = field(default_factory=lambda: np.zeros(0))  # the last, NaN where none
+    volunteers: frozenset[int] = frozenset()  # clients of the last evaluation
+    trained: set[str] = field(default_factory=set)  # agents with updates in the model since then
+
+    @classmethod
+    def of(cls, recipe: Recipe, mode: OpinionMode | None) -> "Evaluations":
+        """Return those of a run before its first round."""
+        peers = mode is OpinionMode.PEERS
+        every = recipe.peers.slot_rounds if peers else recipe.opinions.every
+        return cls(mode=mode, every=every)
+
+    def is_due(self, *, merges: bool, played: bool, last: bool, used: Iterable[str] = ()) -> bool:
+        """Count a settled round that `used` updates; return whether its model is to be evaluated.
+
+        Slots of policies count their rounds so: one begins with the first round in which an agent
+        was ordered (`played`). Volunteers are asked for again after a round in which none could
+        play, and not after the last one.
+        """
+        if self.mode is None:
+            return False
+        peers = self.mode is OpinionMode.PEERS
+        if peers:
+            self.trained.update(used)
+        if (peers or merges) and (played or self.count):
+            self.count += 1
+        due = merges and (self.count >= self.every or (peers and not played))
+        if due:
+            self.count = 0
+        return due and not (peers and last)
+
+    def take(self, found: BookEvaluation) -> None:
+        """Keep the result of an evaluation."""
+        self.evaluated = found.slot
+        if found.peers:
+            self.volunteers = frozenset(found.client.tolist())
+            return
+        self.opinions = grown(self.opinions, int(found.client.max(initial=-1)) + 1, np.nan)
+        self.opinions[found.client] = found.score
+
+    def shown(self, clients: int) -> dict[str, Any]:
+        """Return what a view has of so many clients' last answers, by name of its column."""
+        match self.mode:
+            case OpinionMode.REPORT:
+                return {"opinions": grown(self.opinions, clients, np.nan)[:clients].copy()}
+            case OpinionMode.PEERS:
+                shown = np.zeros(clients, dtype=np.bool_)
+                shown[[client for client in self.volunteers if client < clients]] = True
+                return {"volunteers": shown}
+        return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +189,7 @@ class Progress:
     state: str = ""  # digest of what the server optimiser knew after it; empty for nothing
     good: str = ""  # digest of the model before it; empty for none
     windows: Mapping[str, Window] = field(default_factory=dict)  # by edge, not merged yet
-    evaluations: PastEvaluations = field(default_factory=PastEvaluations)
+    evaluations: Evaluations = field(default_factory=Evaluations)
     open_at: float = 0.0
     client_starts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     paid_work: frozenset[tuple[str, int]] = frozenset()  # agent and round, of the newest rounds

@@ -8,12 +8,12 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.answers import Call, EvaluationSchedule
+from fedagent_coordinator.core.answers import Call
 from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.evaluating import MAX_TRAINED, Evaluating
 from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.core.run import Phase
-from fedagent_coordinator.core.settings import PastEvaluations, Settings
+from fedagent_coordinator.core.settings import Evaluations, Settings
 from fedagent_coordinator.policies import create
 from fedagent_coordinator.policies.selection import explained
 from fedagent_coordinator.policies.sets.arms import Slot
@@ -24,7 +24,7 @@ from tests.fakes.engine_field import Field, begun, settings, toy_edges
 from tests.fakes.rounds import nothing_played, random_feedback, random_view
 from tests.fakes.toy_edge import ToyEdge
 
-FIRST = begun(evaluations=PastEvaluations(pending_round=0))
+FIRST = begun(evaluations=Evaluations(pending=0))
 PEERS = m.OpinionMode.PEERS
 
 
@@ -208,7 +208,7 @@ def test_every_slot_that_is_credited_ends_with_a_call(
     """As far as `calls.check_slots` lets them: a call a round, or one a slot."""
     rng = np.random.default_rng(0)
     slot = Slot(rounds)
-    schedule = EvaluationSchedule(m.OpinionMode.REPORT, 1 if each else rounds)
+    schedule = Evaluations(mode=m.OpinionMode.REPORT, every=1 if each else rounds)
     view = random_view(rng, 1)
     somebody = explained(view, np.arange(1, dtype=np.int64))
     for at_all in played:

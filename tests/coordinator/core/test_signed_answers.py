@@ -9,7 +9,7 @@ from msgspec import structs
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core import observation
-from fedagent_coordinator.core.settings import PastEvaluations
+from fedagent_coordinator.core.settings import Evaluations
 from fedagent_protocol import messages as m
 from fedagent_protocol.columns import claim_column, unpack
 from fedagent_protocol.signed import Asked, claim_of, is_claim, terms
@@ -78,7 +78,7 @@ def field_of(edges: Sequence[ToyEdge], *, peers: bool = False, certified: bool =
     mode = m.OpinionMode.PEERS if peers else m.OpinionMode.REPORT
     times = {"opinions_timeout_s": 3.0, "first_call_s": 0.0, "volunteers": 6}
     given = settings(opinions=mode, site=SITE, task=TASK, **times)
-    first = begun(evaluations=PastEvaluations(pending_round=0))
+    first = begun(evaluations=Evaluations(pending=0))
     field = Field(list(edges), given, progress=first)
     if certified:
         field.take(fx.Enrolled(frozenset(IDS)))
