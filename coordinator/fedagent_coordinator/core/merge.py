@@ -68,16 +68,14 @@ class Merging(Phase):
 
     def step(self, now: float) -> Phase:
         """Ask again for models that do not come; without them at the end, merge what came."""
-        coming = [pull for pull in self._pulls.values() if not pull.receiver.complete]
-        if now >= self._give_up_at:
-            lost, coming = {pull.digest for pull in coming}, []
-            self._lose(lost)
-        for pull in coming:
-            if now >= (pull.receiver.due or math.inf):
+        if now >= self.due:
+            coming = [pull for pull in self._pulls.values() if not pull.receiver.complete]
+            if now >= self._give_up_at:
+                lost, coming = {pull.digest for pull in coming}, []
+                self._lose(lost)
+            self.due = self._give_up_at if coming else math.inf
+            for pull in coming:
                 self._need(pull, now)
-        self.due = min([self._give_up_at, *(pull.receiver.due or math.inf for pull in coming)])
-        if not coming:
-            self.due = math.inf
         models = self.run.models
         if not (self._asked or self._pulls):
             self._asked = True
@@ -169,6 +167,7 @@ class Merging(Phase):
             run = self.run.settings.run
             need = Need(run=run, round=self._round, digest=pull.digest, ranges=ranges)
             self.run.do(Send(pull.edge, need))
+        self.due = min(self.due, pull.receiver.due or self._give_up_at)
 
     def _lose(self, digests: Collection[str]) -> None:
         """Leave out the edges of models that did not come, or are not what they are called."""

@@ -70,6 +70,9 @@ class Ordered(Phase):
         """Repeat orders; settle when no report is waited for any longer."""
         # Silent edges have not failed while our own broker was away.
         give_up = min(self._until + LONGEST_OUTAGE_S, max(self._until, self.run.cut_until))
+        self.due = min(self.due, give_up)
+        if now < self.due and any(part.report is None for part in self._parts.values()):
+            return self
         waiting = [part for part in self._parts.values() if part.report is None]
         if not waiting or now >= give_up:
             return self._settle(now)
@@ -83,7 +86,7 @@ class Ordered(Phase):
         """Have the order repeated."""
         part = self._parts.get(edge.id)
         if part is not None:
-            part.resend_at = now
+            part.resend_at = self.due = now
 
     def receive_report(self, edge: str, report: RoundReport) -> bool:
         """Take in a report, the first of an edge; False if it was not ordered in this round."""
@@ -106,6 +109,7 @@ class Ordered(Phase):
         plan, s = self._plan, self.run.settings
         part.patience_s = longer(part.patience_s, RESEND_FIRST_S, RESEND_LONGEST_S)
         part.resend_at = now + part.patience_s
+        self.due = min(self.due, part.resend_at)
         rounds, limits = s.recipe.rounds, s.recipe.limits
         elapsed_ms = int(1000 * max(0.0, now - self._ordered_at))
         max_wait_ms = max(1, self._max_wait_ms - elapsed_ms)

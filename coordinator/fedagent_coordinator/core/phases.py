@@ -176,14 +176,16 @@ class Observing(Phase):
 
     def __init__(self, run: Run, now: float) -> None:
         super().__init__(run)
-        self.opened_at, self._reopen_at = now, now + REOPEN_S
+        self.opened_at, self._reopen_at, self._heard = now, now + REOPEN_S, True
         self.answers: dict[str, Observation] = {}
         for edge in run.edges.able():
             run.ask_columns(edge)
 
     def step(self, now: float) -> Phase:
         """Decide if nobody is waited for any longer; else ask again."""
-        run, able = self.run, self.run.edges.able()
+        if now < self.due and not self._heard:
+            return self
+        run, able, self._heard = self.run, self.run.edges.able(), False
         until = self._waits_until(able)
         if now >= until:
             for edge in able:
@@ -203,6 +205,7 @@ class Observing(Phase):
     def greet(self, edge: EdgeSession, now: float) -> None:  # noqa: ARG002
         """Ask the edge: what a former process answered is of sessions that are no more."""
         self.answers.pop(edge.id, None)
+        self._heard = True
         self.run.ask_columns(edge)
 
     def caught_up(self, edge: EdgeSession) -> None:
@@ -215,7 +218,7 @@ class Observing(Phase):
         """Take in an answer."""
         client = edge.client[columns.session]
         seen = Observation(edge.index, client, columns, now, edge.model, edge.id, edge.ids)
-        self.answers[edge.id] = seen
+        self.answers[edge.id], self._heard = seen, True
         if edge.model != edge.expected:
             self.run.models.catch_up(edge, self.run.numbers.round, now)
 

@@ -171,11 +171,11 @@ class Run:
 
     def judge(self, metrics: Mapping[str, float]) -> None:
         """Count how many models in a row have come to the target."""
-        target, by = self.settings.recipe.evaluation.target, measures_of(self.settings.recipe)[:1]
-        for value in (by[0].of(metrics),) if by else ():
-            if value is not None:
-                self._reached += 1
-                self._reached *= by[0].rank(value) >= by[0].rank(target)
+        recipe, target = self.settings.recipe, self.settings.recipe.evaluation.target
+        for measure in measures_of(recipe)[:1]:
+            if (value := measure.of(metrics)) is not None:
+                reached = measure.rank(value) >= measure.rank(target)
+                self._reached = self._reached + 1 if reached else 0
 
     def do(self, *effects: Effect) -> None:
         """Have this done after all that is to be done already."""
