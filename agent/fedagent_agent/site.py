@@ -1,5 +1,6 @@
 """What a device has of its site: whom it believes, and what it signs."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,6 @@ from fedagent_protocol.messages import (
     OpinionCall,
     RunId,
     TaskClaim,
-    UpdateOffer,
     Volunteer,
 )
 from fedagent_protocol.signed import (
@@ -29,6 +29,7 @@ from fedagent_protocol.signed import (
     verify,
 )
 
+from .core.effects import PendingUpdate
 from .core.vouching import Good
 
 LONGEST_S = 86_400.0
@@ -83,11 +84,13 @@ class Signatures:
     def _claim(self, statement: Callable[[str], bytes]) -> bytes:
         return b"" if self._me is None else claim_of(self._me, statement(self._me.id))
 
-    def work(self, offer: UpdateOffer, edge: str) -> UpdateOffer:
-        """Return an offer that says who made the update."""
-        if (me := self._me) is None:
-            return offer
-        return replace(offer, claim=claim_of(me, WorkClaim.offered(offer, edge, me.id).statement))
+    def work(self, update: PendingUpdate) -> PendingUpdate:
+        """Return an update whose offer says who made it."""
+        me, offer = self._me, update.offer
+        if me is None:
+            return update
+        said = WorkClaim.offered(offer, update.key.edge, me.id).statement
+        return dataclasses.replace(update, offer=replace(offer, claim=claim_of(me, said)))
 
     def terms(self, edge: str, report: ContextReport) -> bytes:
         """Return the signature of the terms in a report."""

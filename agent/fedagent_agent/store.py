@@ -4,7 +4,6 @@
 `checkpoint` that does not return.
 """
 
-import dataclasses
 import hashlib
 import random
 import struct
@@ -34,7 +33,6 @@ from .core.effects import (
     ModelOpened,
     OpenModel,
     OpinionStored,
-    PendingUpdate,
     StoreOpinion,
     StoreUpdate,
     UpdateStored,
@@ -85,9 +83,9 @@ class AgentStore:
         self._outputs: dict[int, Path] = {}
         """The files that trainings write, by job."""
         self._writes: dict[type[Write], Callable[[Any], Input | None]] = {
-            OpenModel: self._open_model,
-            WriteModel: lambda e: self._cache(e.digest).write(e.digest, e.offset, e.data),
-            FinishModel: self._finish_model,
+            OpenModel: self._receive,
+            WriteModel: self._receive,
+            FinishModel: self._receive,
             MakeIdleUpdate: self._make_idle_update,
             DropOutput: self._drop_output,
             StoreUpdate: self._store_update,
@@ -149,16 +147,20 @@ class AgentStore:
     def _cache(self, digest: str) -> ModelsCache:
         return self._once if digest == self._once_digest else self._models
 
-    def _open_model(self, effect: OpenModel) -> Input:
+    def _receive(self, effect: OpenModel | WriteModel | FinishModel) -> Input | None:
         digest = effect.digest
-        if effect.once:
+        if isinstance(effect, OpenModel) and effect.once:
             self._once_digest = digest
-        have = self._cache(digest).open(digest, effect.size, effect.chunk_bytes)
-        return ModelOpened(digest, have)
-
-    def _finish_model(self, effect: FinishModel) -> Input:
-        size = self._cache(effect.digest).finish(effect.digest)
-        return ModelFinished(effect.digest, size, "" if size else NOT_ITS_DIGEST)
+        cache = self._cache(digest)
+        match effect:
+            case OpenModel():
+                return ModelOpened(digest, cache.open(digest, effect.size, effect.chunk_bytes))
+            case WriteModel():
+                cache.write(digest, effect.offset, effect.data)
+                return None
+            case FinishModel():
+                size = cache.finish(digest)
+                return ModelFinished(digest, size, "" if size else NOT_ITS_DIGEST)
 
     # ---------------------------------------------------------------- updates
 
@@ -186,7 +188,7 @@ class AgentStore:
             output.unlink(missing_ok=True)
 
     def _store_update(self, effect: StoreUpdate) -> Input:
-        update, output = self._signed(effect.update), self._outputs.pop(effect.job)
+        update, output = self._signatures.work(effect.update), self._outputs.pop(effect.job)
         place = (self._stream, *effect.place) if effect.place is not None else None
         try:
             expired = self.books.put(update, output, place=place, releases=effect.releases)
@@ -196,13 +198,9 @@ class AgentStore:
         return UpdateStored(update, tuple(expired))
 
     def _carry_update(self, effect: CarryUpdate) -> Input:
-        update = self._signed(effect.update)
+        update = self._signatures.work(effect.update)
         self.books.carry(effect.old, update)
         return UpdateStored(update)
-
-    def _signed(self, update: PendingUpdate) -> PendingUpdate:
-        offer = self._signatures.work(update.offer, update.key.edge)
-        return dataclasses.replace(update, offer=offer)
 
     def _store_opinion(self, effect: StoreOpinion) -> Input:
         self.books.keep(effect.answer, effect.spent)

@@ -259,11 +259,11 @@ class AgentCore:
         return effects
 
     def _on_chunk(self, session: Session, chunk: m.Chunk, now: float) -> list[Effect]:
-        fetch = self._loading(chunk.digest)
-        if fetch is None or fetch.key.edge != session.edge:
-            self.counters["chunk_unasked"] += 1
-            return []
-        return fetch.receive(chunk, now)
+        for fetch in self._downloads(chunk.digest):
+            if fetch.key.edge == session.edge:
+                return fetch.receive(chunk, now)
+        self.counters["chunk_unasked"] += 1
+        return []
 
     def _on_closed(self, session: Session, message: m.RoundClosed, now: float) -> list[Effect]:
         key = Key(session.edge, message.run, message.round)
@@ -293,14 +293,14 @@ class AgentCore:
         return self.sessions.measured(now)
 
     def _on_model(self, event: own.ModelOpened | fx.ModelFinished, now: float) -> list[Effect]:
-        fetch, effects = self._loading(event.digest), list[Effect]()
-        if fetch is not None:
+        effects: list[Effect] = []
+        for fetch in self._downloads(event.digest):
             session = self.sessions.get(fetch.key.edge)
             link = session.measured if session is not None else None
             if isinstance(event, own.ModelOpened):
-                effects = fetch.opened(event, link, now)
+                effects += fetch.opened(event, link, now)
             else:
-                effects = fetch.finished(event, link, now)
+                effects += fetch.finished(event, link, now)
         return effects + self._go_on(now)
 
     def _on_reply(self, reply: Reply, now: float) -> list[Effect]:
@@ -325,7 +325,7 @@ class AgentCore:
         problem = f"disk: {event.detail}"
         match event.effect:
             case own.OpenModel() | fx.WriteModel() | own.FinishModel() as effect:
-                if (fetch := self._loading(effect.digest)) is not None:
+                for fetch in self._downloads(effect.digest):
                     fetch.problem = problem
                 return self._go_on(now)
             case own.MakeIdleUpdate() | own.StoreUpdate() | own.CarryUpdate() as effect:
@@ -381,10 +381,10 @@ class AgentCore:
             effects += self.evaluator.go_on(now)
         return effects
 
-    def _downloads(self) -> list[Download]:
+    def _downloads(self, digest: str = "") -> list[Download]:
+        """Return what is fetched; with a digest what of it is on its way."""
         works = self.evaluator.pending, self.orders.active, self._tasks.task
-        return [work.fetch for work in works if work is not None and work.fetch is not None]
-
-    def _loading(self, digest: str) -> Download | None:
-        loading = (one for one in self._downloads() if one.loading and one.digest == digest)
-        return next(loading, None)
+        fetches = [work.fetch for work in works if work is not None and work.fetch is not None]
+        if digest:
+            fetches = [one for one in fetches if one.loading and one.digest == digest]
+        return fetches
