@@ -252,11 +252,7 @@ class AgentCore:
         return self._vouching.warn(key.edge, text), UNASSIGNED
 
     def _on_task(self, session: Session, message: m.TaskBody, now: float) -> list[Effect]:
-        effects = self._tasks.receive(session.edge, message, now, busy=self._busy)
-        task = self._tasks.of(message.digest)
-        if task is not None and task.spec is not None:
-            self.peers.task(message.digest, task.spec.peers)
-        return effects
+        return self._tasks.receive(session.edge, message, now, busy=self._busy)
 
     def _on_chunk(self, session: Session, chunk: m.Chunk, now: float) -> list[Effect]:
         for fetch in self._downloads(chunk.digest):

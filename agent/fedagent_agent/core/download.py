@@ -85,6 +85,7 @@ class Download:
     def finished(self, event: ModelFinished, link: LinkQuality | None, now: float) -> list[Effect]:
         """Note that it is whole, or that it does not hash to its name."""
         self.loading = False
+        self.timers.stop(("chunks", self.digest))
         if event.refused:
             self.counters["digest_mismatch"] += 1
             self.problem = event.refused

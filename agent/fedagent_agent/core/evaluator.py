@@ -286,8 +286,9 @@ class Evaluator:
     ) -> list[Effect]:
         opinion = answer.opinion
         if answer.mode is OpinionMode.PEERS:
-            score = opinion.score if opinion.samples else None
-            return self.peers.begin(call, edge, score, now)
+            score, task = opinion.score if opinion.samples else None, self._tasks.of(call.task)
+            spec = task.spec.peers if task is not None and task.spec is not None else None
+            return self.peers.begin(call, spec, edge, score, now)
         if answer.edge not in ("", edge):
             run, number, model = opinion.run, opinion.round, opinion.model
             opinion = Opinion(run=run, round=number, model=model, reason=ELSEWHERE)

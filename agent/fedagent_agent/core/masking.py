@@ -88,6 +88,7 @@ class Masking:
                 case MaskDelivery():
                     part.member.delivery(message)
                     part.said = None
+                    self._timers.stop(("mask", key))
                 case MaskAsk():
                     said = part.member.opening(message)
         except MaskingError as error:
@@ -115,11 +116,10 @@ class Masking:
 
     def _repeat(self, key: Key, part: _Part, now: float) -> list[Effect]:
         """Say what was not answered, and again until the round must be over."""
-        if part.said is not None and now < part.give_up_at:
+        if now < part.give_up_at:
             again = partial(self._repeat, key, part)
             self._timers.at(("mask", key), now + AGAIN_S, again)
-            return self._say(key, part.said)
-        return []
+        return self._say(key, part.said)
 
     def _say(self, key: Key, said: MaskKeys | MaskShares | MaskOpening | None) -> list[Effect]:
         heard = self._sessions.open(key.edge) is not None

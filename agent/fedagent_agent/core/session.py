@@ -155,7 +155,7 @@ class Sessions(dict[str, Session]):
         """Greet all edges behind a link; one that comes later beacons at once."""
         for session in self.on(event.link):
             session.reconnect()
-            self._greeted(session, now)
+            self.hello(session, now, at_once=True)
         return [Greet(event.link, self._greeting)]
 
     def link_down(self, event: LinkDown, now: float) -> list[Effect]:
@@ -198,17 +198,15 @@ class Sessions(dict[str, Session]):
 
     def hello(self, session: Session, now: float, *, at_once: bool = False) -> list[Effect]:
         """Send a hello, unless that was just done; again until there is a welcome."""
-        if now - session.hello_at < HELLO_AGAIN_S and not at_once:
-            return []
-        self._greeted(session, now)
-        return [Send(session.edge, self._greeting)]
-
-    def _greeted(self, session: Session, now: float) -> None:
-        session.hello_at = now
-        session.hello_again_s = min(2 * session.hello_again_s, LONGEST_PERIOD_S)
+        due = at_once or now - session.hello_at >= HELLO_AGAIN_S
+        if due:
+            session.hello_at = now
+            session.hello_again_s = min(2 * session.hello_again_s, LONGEST_PERIOD_S)
         if session.state is SessionState.HELLO:
             again = partial(self.hello, session, at_once=True)
-            self._timers.at(("hello", session.edge), now + session.hello_again_s, again)
+            when = session.hello_at + max(HELLO_AGAIN_S, session.hello_again_s)
+            self._timers.at(("hello", session.edge), when, again)
+        return [Send(session.edge, self._greeting)] if due else []
 
     def _promise(self, session: Session, period_s: float) -> None:
         """Note how often an edge is to be heard of; silence ends the session."""

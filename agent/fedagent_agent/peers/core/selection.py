@@ -106,17 +106,12 @@ class PeerSelection:
         self._opened: PeerAccess | None = None
         self._incarnation = 0
         self._arms: Newest[str, ArmStats] = Newest(_REMEMBERED)
-        self._tasks: Newest[str, PeersSpec] = Newest(_REMEMBERED)
         self._calls: Newest[tuple[str, int], dict[str, float]] = Newest(_REMEMBERED)
         self._newest: Newest[str, int] = Newest(_REMEMBERED)
         self._named: Newest[str, dict[str, float]] = Newest(MAX_EDGES)
         self._slot: _Slot | None = None
 
     # ------------------------------------------------------------- what comes in
-
-    def task(self, digest: str, task: PeersSpec) -> None:
-        """Take what a task says of peers; needed before a call of it begins."""
-        self._tasks[digest] = task
 
     def receive(
         self, edge: str, message: OpinionCall | Neighbours | PeerDeliver, now: float
@@ -140,11 +135,17 @@ class PeerSelection:
         return effects
 
     def begin(
-        self, call: OpinionCall, edge: str, opinion: float | None, now: float
+        self,
+        call: OpinionCall,
+        task: PeersSpec | None,
+        edge: str,
+        opinion: float | None,
+        now: float,
     ) -> list[Effect]:
         """Begin the slot of a call with this agent's opinion; None: it has none.
 
-        The same call again, also by another edge, begins nothing anew.
+        The same call again, also by another edge, begins nothing anew. `task` is what the call's
+        task says of neighbours; None: it is not here any more.
         """
         effects = self._enter()
         if self._opened is None:
@@ -152,7 +153,6 @@ class PeerSelection:
             return effects
         if edge not in self._calls.get((call.run, call.round), {}):
             effects += self._call(call, edge, now)
-        task = self._tasks.get(call.task)
         if task is None:
             self.counters["peer_no_task"] += 1
         elif call.round > self._newest.get(call.run, -1):
