@@ -92,7 +92,7 @@ class UnderFire(RuleBasedStateMachine):
                 case Train():
                     work = self.edge.core.orders.active
                     assert work is not None
-                    order = (work.key.edge, work.key.run, work.key.round)
+                    order: Order = work.key
                     cancelled = {cancel.job for cancel in self.edge.jobs(Cancel)}
                     assert self.training.keys() <= cancelled, "one training at a time"
                     self.trainings[order] += 1
@@ -234,7 +234,7 @@ class UnderFire(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        answered = {(key.edge, *key.rank) for key in self.edge.store.books.survived().answered}
+        answered: set[Order] = set(self.edge.store.books.survived().answered)
         self.edge.restart()
         self.opening, self.evaluating, self.training = [], {}, {}
         # What was not answered with an update may be trained again, or be answered otherwise.
@@ -267,7 +267,7 @@ class UnderFire(RuleBasedStateMachine):
     def every_order_is_answered_in_one_way_or_worked_on_or_over(self) -> None:
         assert all(len(classes) == 1 for classes in self.answers.values())
         work = self.edge.core.orders.active
-        working = (work.key.edge, work.key.run, work.key.round) if work is not None else None
+        working = work.key if work is not None else None
         events = [*self.edge.events("abandoned"), *self.edge.events("update")]
         over = {(str(event["edge"]), int(str(event["round"]))) for event in events}
         for order in self.ordered:

@@ -128,6 +128,5 @@ class Download:
 
     def _need(self, ranges: tuple[tuple[int, int], ...]) -> Send:
         self.answers = False
-        run, number = self.key.rank
-        need = Need(run=run, round=number, digest=self.digest, ranges=ranges)
-        return Send(self.key.edge, need)
+        edge, run, number = self.key
+        return Send(edge, Need(run=run, round=number, digest=self.digest, ranges=ranges))

@@ -14,8 +14,6 @@ from fedagent_protocol.messages import Hello, Opinion, OpinionMode, UpdateOffer
 
 from .device import Readings
 
-Rank = tuple[str, int]
-"""(run, round) of an order."""
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -45,11 +43,6 @@ class Key(NamedTuple):
     edge: str
     run: str
     round: int
-
-    @property
-    def rank(self) -> Rank:
-        """Run and round."""
-        return self.run, self.round
 
     @property
     def file_name(self) -> str:

@@ -99,7 +99,7 @@ class Evaluator:
             opened = task is not None and task.state is TaskState.OPEN
             if opened or call.mode is not OpinionMode.PEERS:
                 return self._reply(edge, call, known, now)
-        same_round = pending is not None and pending.key.rank == (call.run, call.round)
+        same_round = pending is not None and pending.key[1:] == (call.run, call.round)
         if pending and same_round and (moments or not pending.moments):
             self._join(pending, edge, call, now)
             return []
