@@ -16,8 +16,8 @@ from fedagent_protocol.tensors import digest_of, locate, tensor_at
 from .core.admission import SMALL_BYTES
 from .core.exchange import MAX_MODEL_BYTES
 
-KEPT_PIECES = 8
-"""Pieces of models that are kept in memory, of up to 256 KiB each."""
+KEPT_PIECES = 5
+"""Pieces of models that are kept in memory, of up to 512 KiB each."""
 KEPT_MODELS = 3
 """The last that the edge held."""
 LOST = (DigestError, OSError)

@@ -159,8 +159,8 @@ async def keep_collecting(every_s: float = 60.0) -> None:
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-MAP_FROM_BYTES = 512 * 1024
-"""Above the 256 KiB of a chunk and its envelope."""
+MAP_FROM_BYTES = 1024 * 1024
+"""Above the 512 KiB of a message of chunks and its envelope."""
 TRIM_BYTES = 1024 * 1024
 TRIM_EVERY_S = 1.0
 """A trim takes 0.2 ms; what a round needed for a moment is spread over many pages."""

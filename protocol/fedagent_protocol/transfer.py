@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from .errors import ChunkError, OversizeError
 from .messages import MAX_CHUNK_BYTES, MAX_CHUNKS
 
-PIECE_BYTES = 256 * 1024
+PIECE_BYTES = 512 * 1024
 """Most that one message carries, of chunks that follow each other."""
 WINDOW_BYTES = 4 * PIECE_BYTES
 """Most that is authorised and has not come; a sender honours no more at a time."""

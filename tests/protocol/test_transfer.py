@@ -186,4 +186,4 @@ def test_a_sender_honours_a_window_and_forgets_the_rest() -> None:
         sender.authorise(((0, 65_536),), link_idle=True)
         sender.authorise(((50, 65_536),), link_idle=True)
     assert sender.pending * CHUNK == WINDOW_BYTES
-    assert [sender.next() for _ in range(5)] == [*((8 * i, PIECE_BYTES) for i in range(4)), None]
+    assert [sender.next() for _ in range(5)] == [*((16 * i, PIECE_BYTES) for i in range(4)), None]

@@ -42,7 +42,7 @@ Kind = Literal["mosquitto", "embedded"]
 
 READY_S = 15.0
 STOP_S = 3.0
-_GIVES_BACK = {"MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "131072"}
+_GIVES_BACK = {"MALLOC_TRIM_THRESHOLD_": "8388608", "MALLOC_MMAP_THRESHOLD_": "1048576"}
 """glibc keeps what a flood took, unless it is told not to learn from it."""
 
 
