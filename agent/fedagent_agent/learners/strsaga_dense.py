@@ -162,7 +162,7 @@ class DenseTable:
 def residuals(loss: int, z: Doubles, y: float) -> float:
     """Turn scores [outputs] into d loss / d scores, in place; return the loss."""
     if loss != SOFTMAX:
-        return residual(loss, z, y)
+        return residual(loss, z, y)[0]  # a hinge has no logarithm
     z -= z.max()
     true = float(z[int(y)])
     np.exp(z, out=z)

@@ -50,8 +50,7 @@ class SagaLoops:
     plan: Callable[..., None]
     dense_one: Callable[..., float]
     dense_many: Callable[..., float]
-    sparse_one: Callable[..., float]
-    sparse_many: Callable[..., float]
+    sparse: Callable[..., float]
     factors: Callable[..., float]
 
 
@@ -76,7 +75,7 @@ def compiled() -> SagaLoops | None:
         except RuntimeError:  # nowhere to keep it
             return numba.njit(loop, nogil=True, fastmath=free)  # type: ignore[no-any-return] # numba is untyped
 
-    loops = (plan, dense_one, dense_many, sparse_one, sparse_many, factors)
+    loops = (plan, dense_one, dense_many, sparse, factors)
     return SagaLoops(*map(ready, loops))  # type: ignore[arg-type] # one signature each
 
 
@@ -100,10 +99,15 @@ def scalar(loss: int, z: float, target: float) -> tuple[float, float, float]:
     return -2.0 * target * slack, slack * slack, 1.0
 
 
-def residual(loss: int, z: Doubles, y: float) -> float:
-    """Turn the scores of a softmax or of hinges into d loss / d scores; return the loss."""
-    outputs = len(z)
-    total = 0.0
+def residual(loss: int, z: Doubles, y: float) -> tuple[float, float]:
+    """Turn scores into d loss / d scores; return the loss in two numbers, as `scalar` does.
+
+    Of more than one hinge each class is held against all others.
+    """
+    outputs, total = len(z), 0.0
+    if outputs == 1:
+        z[0], total, factor = scalar(loss, z[0], y)
+        return total, factor
     if loss == SOFTMAX:
         top = z[0]
         for o in range(1, outputs):
@@ -115,11 +119,11 @@ def residual(loss: int, z: Doubles, y: float) -> float:
         for o in range(outputs):
             z[o] /= total
         z[int(y)] -= 1.0
-        return float(math.log(total) - true)
+        return -true, total
     for o in range(outputs):
         z[o], each, _ = scalar(loss, z[o], 1.0 if int(y) == o else -1.0)
         total += each
-    return total
+    return total, 1.0
 
 
 def plan(
@@ -231,7 +235,7 @@ def dense_many(
     x, y, delta = kept
     width, outputs = x.shape[1], len(w)
     z = np.empty(outputs)
-    total = 0.0
+    total, product = 0.0, 1.0
     for k in range(len(draw)):
         if slot[k] >= 0:
             store_dense(slot[k] < n, source[k], slot[k], buffer, kept, g)
@@ -239,23 +243,29 @@ def dense_many(
         i = draw[k]
         if i < 0:
             continue
+        row = x[i]
         for o in range(outputs):
-            reach = 0.0
+            reach, weights = 0.0, w[o]
             for j in range(width):
-                reach += w[o, j] * x[i, j]
-            z[o] = reach + w[o, width]
-        total += residual(loss, z, y[i])
+                reach += weights[j] * row[j]
+            z[o] = reach + weights[width]
+        each, factor = residual(loss, z, y[i])
+        total += each
+        product *= factor
+        if product > _LARGE:
+            total += math.log(product)
+            product = 1.0
         share = rate / n
         for o in range(outputs):
             change = z[o] - delta[i, o]
             delta[i, o] = z[o]
-            down = rate * change
+            down, weights, sums = rate * change, w[o], g[o]
             for j in range(width):
-                w[o, j] = decay * w[o, j] - share * g[o, j] - down * x[i, j]
-                g[o, j] += change * x[i, j]
-            w[o, width] -= share * g[o, width] + down
-            g[o, width] += change
-    return total
+                weights[j] = decay * weights[j] - share * sums[j] - down * row[j]
+                sums[j] += change * row[j]
+            weights[width] -= share * sums[width] + down
+            sums[width] += change
+    return total + math.log(product)
 
 
 def store_sparse(
@@ -284,56 +294,7 @@ def store_sparse(
     delta[slot, :] = 0.0
 
 
-def sparse_one(
-    how: How,
-    moves: Plan,
-    rows: SparseRows,
-    buffer: SparseBuffer,
-    kept: SparseSet,
-    table: Doubles,
-    bias: Doubles,
-    clock: Doubles,
-) -> float:
-    """Do the planned iterations on sparse rows, one output; return the sum of the losses."""
-    loss, rate, decay, n = how
-    source, slot, draw = moves
-    columns, values = rows
-    start, length, y, delta = kept
-    due, scale, own = clock[0], clock[1], delta[:, 0]
-    total, product = 0.0, 1.0
-    for k in range(len(draw)):
-        if slot[k] >= 0:
-            store_sparse(slot[k] < n, source[k], slot[k], due, rows, buffer, kept, table, bias)
-            n = max(n, slot[k] + 1)
-        i = draw[k]
-        if i < 0:
-            continue
-        where, value = columns[start[i] : start[i] + length[i]], values[start[i] :]
-        reach, back = 0.0, 0.0
-        for p in range(len(where)):
-            reach += table[where[p], 0] * value[p]
-            back += table[where[p], 1] * value[p]
-        sigma, each, factor = scalar(loss, scale * (reach - due * back) + bias[0, 0], y[i])
-        total += each
-        product *= factor
-        if product > _LARGE:
-            total += math.log(product)
-            product = 1.0
-        change = sigma - own[i]
-        own[i] = sigma
-        scale *= decay
-        due += rate / (n * scale)
-        down = change * (due - rate / scale)
-        for p in range(len(where)):
-            table[where[p], 0] += down * value[p]
-            table[where[p], 1] += change * value[p]
-        bias[0, 0] -= rate * (change + bias[1, 0] / n)
-        bias[1, 0] += change
-    clock[0], clock[1] = due, scale
-    return total + math.log(product)
-
-
-def sparse_many(
+def sparse(
     how: How,
     moves: Plan,
     rows: SparseRows,
@@ -346,12 +307,11 @@ def sparse_many(
     """Do the planned iterations on sparse rows; return the sum of the losses."""
     loss, rate, decay, n = how
     source, slot, draw = moves
-    columns, values = rows
     start, length, y, delta = kept
     outputs = delta.shape[1]
     z = np.empty(outputs)
     due, scale = clock[0], clock[1]
-    total = 0.0
+    total, product = 0.0, 1.0
     for k in range(len(draw)):
         if slot[k] >= 0:
             store_sparse(slot[k] < n, source[k], slot[k], due, rows, buffer, kept, table, bias)
@@ -359,28 +319,32 @@ def sparse_many(
         i = draw[k]
         if i < 0:
             continue
-        first, end = start[i], start[i] + length[i]
+        where, value = rows[0][start[i] : start[i] + length[i]], rows[1][start[i] :]
         for o in range(outputs):
-            reach = 0.0
-            for p in range(first, end):
-                j = columns[p]
-                reach += (table[j, o] - due * table[j, outputs + o]) * values[p]
-            z[o] = scale * reach + bias[0, o]
-        total += residual(loss, z, y[i])
+            reach, back = 0.0, 0.0
+            for p in range(len(where)):
+                reach += table[where[p], o] * value[p]
+                back += table[where[p], outputs + o] * value[p]
+            z[o] = scale * (reach - due * back) + bias[0, o]
+        each, factor = residual(loss, z, y[i])
+        total += each
+        product *= factor
+        if product > _LARGE:
+            total += math.log(product)
+            product = 1.0
         scale *= decay
         due += rate / (n * scale)
         for o in range(outputs):
             change = z[o] - delta[i, o]
             delta[i, o] = z[o]
             down = change * (due - rate / scale)
-            for p in range(first, end):
-                j = columns[p]
-                table[j, o] += down * values[p]
-                table[j, outputs + o] += change * values[p]
+            for p in range(len(where)):
+                table[where[p], o] += down * value[p]
+                table[where[p], outputs + o] += change * value[p]
             bias[0, o] -= rate * (change + bias[1, o] / n)
             bias[1, o] += change
     clock[0], clock[1] = due, scale
-    return total
+    return total + math.log(product)
 
 
 def lose_rating(lost: Doubles, due: float, u: Doubles, v: Doubles) -> None:

@@ -91,8 +91,7 @@ class SparseTable:
     def advance(self, moves: Moves) -> float:
         """Do some iterations; return the sum of the losses before each step."""
         if self._loops:
-            loop = self._loops.sparse_one if self._outputs == 1 else self._loops.sparse_many
-            total = loop(
+            total = self._loops.sparse(
                 (self._loss, self._rate, self._decay, moves.stored),
                 (moves.source, moves.slot, moves.draw),
                 (self._columns, self._values),

@@ -180,7 +180,7 @@ def test_nothing_is_left_to_compile_in_a_training(kind: str, sparse: bool) -> No
     learner = StrSaga(model, LearnerSpec(name="strsaga"), np.random.default_rng(0))
     loops = compiled()
     assert loops is not None
-    names = ("plan", "dense_one", "dense_many", "sparse_one", "sparse_many", "factors")
+    names = ("plan", "dense_one", "dense_many", "sparse", "factors")
     before = [len(getattr(loops, name).signatures) for name in names]
     learner.begin(model.init(0))
     x, y = _samples(model, np.random.default_rng(0), 9)
