@@ -1,6 +1,5 @@
 """What the trainer asks of a learner."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -54,7 +53,8 @@ class Learner(Protocol):
     """Learns from samples as they arrive; deterministic by its seed.
 
     One round is `begin`, `absorb`, some `step`s, `update`. Samples stay over rounds
-    as far as the learner keeps them.
+    as far as the learner keeps them. What is derived from this class keeps nothing else of a
+    task, unless it says so.
     """
 
     @property
@@ -87,45 +87,17 @@ class Learner(Protocol):
     @property
     def course(self) -> TrainCourse:
         """Figures of the training since `begin`, for strategies and policies."""
+        return TrainCourse()
 
     @property
     def local(self) -> Tensors:
         """Tensors of the model that stay on the device, as they are now."""
+        return {}
 
     def keep(self) -> Tensors:
         """Settle the last `update`; return what the device is to keep over rounds and restarts."""
+        return self.local
 
     def restore(self, kept: Tensors) -> None:
         """Take what `keep` gave; without anything begin anew."""
-
-
-class Forgetful:
-    """A learner that keeps nothing over rounds and tells no more than its losses."""
-
-    def __init__(self) -> None:
-        self._squares, self._samples = 0.0, 0
-
-    @property
-    def course(self) -> TrainCourse:
-        """The root of the mean squared loss, of blocks where samples are not told apart."""
-        mean = self._squares / max(1, self._samples)
-        return TrainCourse(loss_rms=math.sqrt(mean) if math.isfinite(mean) else 0.0)
-
-    @property
-    def local(self) -> Tensors:
-        """Nothing."""
-        return {}
-
-    def keep(self) -> Tensors:
-        """Return nothing."""
-        return {}
-
-    def restore(self, kept: Tensors) -> None:
-        """Take nothing."""
-
-    def _note_loss(self, loss: float, samples: int) -> None:
-        self._squares += samples * loss * loss
-        self._samples += samples
-
-    def _forget_losses(self) -> None:
-        self._squares, self._samples = 0.0, 0
+        del kept

@@ -13,7 +13,7 @@ from fedagent_task.recipe.client_terms import NO_TERMS, ClientTerms
 from fedagent_task.recipe.spec import LearnerSpec
 from fedagent_task.travelling import CONTROL
 
-from .base import StepResult, Tensors, enough
+from .base import Learner, StepResult, Tensors, enough
 from .course import ControlVariates, Course
 from .steps import NOTHING, Steps, create_steps
 
@@ -27,11 +27,9 @@ class Ring:
     """
 
     def __init__(self, size: int, width: int) -> None:
-        self._size = size
-        # Not filled with anything: pages are taken as samples come.
-        self._x: npt.NDArray[np.float32] = np.empty((size, width), np.float32)
+        self._size, self._width = size, width
+        self._x: Inputs | None = None
         self._y = np.empty(size, np.float64)
-        self._sparse: Csr | None = None
         self._filled = self._next = 0
         self.dropped = 0
 
@@ -42,27 +40,33 @@ class Ring:
         """Take new samples; what is more than fits is dropped and counted."""
         self.dropped += max(0, len(y) - self._size)
         x, y = x[-self._size :], y[-self._size :]
-        if isinstance(x, Csr):
-            self._absorb_sparse(x, y)
+        if isinstance(x, Csr) or isinstance(self._x, Csr):
+            self._absorb_sparse(x if isinstance(x, Csr) else Csr.from_dense(x), y)
             return
+        if self._x is None:
+            # Not filled with anything: pages are taken as samples come.
+            self._x = np.empty((self._size, self._width), np.float32)
         places = (self._next + np.arange(len(y))) % self._size
-        self._x[places] = x
-        self._y[places] = y
+        self._x[places], self._y[places] = x, y
         self._next = (self._next + len(y)) % self._size
         self._filled = min(self._size, self._filled + len(y))
 
-    def rows(self, index: Places | slice) -> tuple[Inputs, Labels]:
-        """Return some of the samples by their places, below `len`."""
-        x = self._x if self._sparse is None else self._sparse
-        return x[index], self._y[index]
-
     def _absorb_sparse(self, x: Csr, y: Labels) -> None:
-        kept = self._sparse if self._sparse is not None else Csr.empty(x.width)
+        kept = self._x if isinstance(self._x, Csr) else Csr.empty(x.width)
         stays = slice(max(0, len(kept) + len(y) - self._size), len(kept))
         labels = np.concatenate([self._y[stays], y])
-        self._sparse = joined([kept[stays], x])
-        self._filled = len(labels)
+        self._x, self._filled = joined([kept[stays], x]), len(labels)
         self._y[: self._filled] = labels
+        self._next = self._filled % self._size
+
+    def newest(self, count: int) -> Places:
+        """Return the places of the newest, oldest first."""
+        return (self._next - count + np.arange(count)) % self._size
+
+    def rows(self, index: Places | slice) -> tuple[Inputs, Labels]:
+        """Return some of the samples by their places, below `len`."""
+        assert self._x is not None, "there are samples"
+        return self._x[index], self._y[index]
 
 
 class Shared(TypedDict, total=False):
@@ -76,8 +80,35 @@ class Shared(TypedDict, total=False):
     threads: int
 
 
-class _Descent:
-    """What the learners of batches share: a model, its steps, and what a strategy asks of them."""
+class Remembering(Learner):
+    """A learner that goes over the newest samples again and again."""
+
+    def __init__(self, model: Model, spec: LearnerSpec, rng: np.random.Generator) -> None:
+        self._model, self._spec, self._rng = model, spec, rng
+        self._memory = Ring(spec.buffer, model.spec.features)
+
+    @property
+    def default_iterations(self) -> int:
+        """The recipe's number of passes."""
+        return self._spec.passes
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in memory."""
+        return len(self._memory)
+
+    @property
+    def dropped(self) -> int:
+        """New samples that came in one gush larger than the memory."""
+        return self._memory.dropped
+
+    def absorb(self, x: Inputs, y: Labels) -> None:
+        """Put new samples in the place of the oldest."""
+        self._memory.absorb(x, y)
+
+
+class Minibatch(Remembering):
+    """One iteration is one pass over the newest samples in batches, shuffled anew."""
 
     def __init__(
         self,
@@ -87,7 +118,7 @@ class _Descent:
         terms: ClientTerms = NO_TERMS,
         **shared: Unpack[Shared],
     ) -> None:
-        self._model, self._spec, self._rng = model, spec, rng
+        super().__init__(model, spec, rng)
         # Drawn apart: what a learner without randomness of torch's draws stays the same.
         seed = int(rng.spawn(1)[0].integers(2**62))
         self._steps: Steps = create_steps(model, spec, terms, seed=seed, **shared)
@@ -110,6 +141,21 @@ class _Descent:
         if self._control is None:
             return update
         return update | self._control.change(update, self._course.steps, self._rate)
+
+    def step(self, iterations: int) -> StepResult:
+        """Do this many passes."""
+        count = len(self._memory)
+        if not enough(self._model, count):
+            return StepResult(0, 0, 0.0)
+        parts, total = batches(count, self._spec.batch), 0.0
+        self._look(map(self._memory.rows, parts))
+        for _ in range(iterations):
+            order = self._rng.permutation(count)
+            for part in parts:
+                batch = order[part]
+                total += self._descend(*self._memory.rows(batch)) * len(batch)
+        seen = iterations * count
+        return StepResult(iterations, seen, total / max(seen, 1))
 
     @property
     def course(self) -> TrainCourse:
@@ -149,55 +195,6 @@ class _Descent:
             self._course.base_loss = total / seen
 
 
-class Minibatch(_Descent):
-    """One iteration is one pass over the newest samples in batches, shuffled anew."""
-
-    def __init__(
-        self,
-        model: Model,
-        spec: LearnerSpec,
-        rng: np.random.Generator,
-        terms: ClientTerms = NO_TERMS,
-        **shared: Unpack[Shared],
-    ) -> None:
-        super().__init__(model, spec, rng, terms, **shared)
-        self._memory = Ring(spec.buffer, model.spec.features)
-
-    @property
-    def default_iterations(self) -> int:
-        """The recipe's number of passes."""
-        return self._spec.passes
-
-    @property
-    def num_samples(self) -> int:
-        """Samples in memory."""
-        return len(self._memory)
-
-    @property
-    def dropped(self) -> int:
-        """New samples that came in one gush larger than the memory."""
-        return self._memory.dropped
-
-    def absorb(self, x: Inputs, y: Labels) -> None:
-        """Put new samples in the place of the oldest."""
-        self._memory.absorb(x, y)
-
-    def step(self, iterations: int) -> StepResult:
-        """Do this many passes."""
-        count = len(self._memory)
-        if not enough(self._model, count):
-            return StepResult(0, 0, 0.0)
-        parts, total = batches(count, self._spec.batch), 0.0
-        self._look(map(self._memory.rows, parts))
-        for _ in range(iterations):
-            order = self._rng.permutation(count)
-            for part in parts:
-                batch = order[part]
-                total += self._descend(*self._memory.rows(batch)) * len(batch)
-        seen = iterations * count
-        return StepResult(iterations, seen, total / max(seen, 1))
-
-
 class Bgd(Minibatch):
     """One iteration is one step on the mean gradient of the memory; nothing is random."""
 
@@ -214,26 +211,14 @@ class Bgd(Minibatch):
         return StepResult(iterations, iterations * count, total / max(iterations, 1))
 
 
-class Sgd(_Descent):
+class Sgd(Minibatch):
     """One iteration is one step on the next `batch` waiting samples, oldest first.
 
     Each new sample is used once. What a round leaves waits for the next one, at most `buffer`
     samples; beyond that the oldest are dropped and counted. Nothing is random.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        spec: LearnerSpec,
-        rng: np.random.Generator,
-        terms: ClientTerms = NO_TERMS,
-        **shared: Unpack[Shared],
-    ) -> None:
-        super().__init__(model, spec, rng, terms, **shared)
-        self._x: Inputs = np.empty((0, model.spec.features), np.float32)
-        self._y = np.empty(0)
-        self._next = self._used = 0
-        self.dropped = 0
+    _waiting = _used = _lost = 0
 
     @property
     def default_iterations(self) -> int:
@@ -245,6 +230,11 @@ class Sgd(_Descent):
         """Samples used since `begin`."""
         return self._used
 
+    @property
+    def dropped(self) -> int:
+        """Samples that were replaced while they waited."""
+        return self._lost
+
     def begin(self, base: Tensors, number: int = 1) -> None:
         """Start from a new global model; waiting samples stay."""
         super().begin(base, number)
@@ -252,33 +242,22 @@ class Sgd(_Descent):
 
     def absorb(self, x: Inputs, y: Labels) -> None:
         """Let new samples wait for their step."""
-        size = self._spec.buffer
-        self.dropped += max(0, self._waiting + len(y) - size)
-        self._x = _after(self._x[self._next :], x)[-size:]
-        self._y = np.concatenate([self._y[self._next :], y])[-size:]
-        self._next = 0
+        super().absorb(x, y)
+        there = self._waiting + len(y)
+        self._waiting = min(there, self._spec.buffer)
+        self._lost += there - self._waiting
 
     def step(self, iterations: int) -> StepResult:
         """Do this many steps, or as many as there are samples for."""
         if not enough(self._model, self._waiting):
             return StepResult(0, 0, 0.0)
-        x, y, seen, total = self._x[self._next :], self._y[self._next :], 0, 0.0
-        parts = batches(len(y), self._spec.batch)
-        self._look((x[part], y[part]) for part in parts)
+        places, seen, total = self._memory.newest(self._waiting), 0, 0.0
+        parts = batches(len(places), self._spec.batch)
+        self._look(self._memory.rows(places[part]) for part in parts)
         for part in parts[:iterations]:
-            total += self._descend(x[part], y[part]) * len(y[part])
+            x, y = self._memory.rows(places[part])
+            total += self._descend(x, y) * len(y)
             seen = part.stop
-        self._next += seen
+        self._waiting -= seen
         self._used += seen
         return StepResult(min(iterations, len(parts)), seen, total / max(seen, 1))
-
-    @property
-    def _waiting(self) -> int:
-        return len(self._y) - self._next
-
-
-def _after(old: Inputs, new: Inputs) -> Inputs:
-    if isinstance(new, Csr):
-        return joined([old if isinstance(old, Csr) else Csr.from_dense(old), new])
-    first = old.dense() if isinstance(old, Csr) else old
-    return np.concatenate([first, new]).astype(np.float32, copy=False)

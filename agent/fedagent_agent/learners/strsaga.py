@@ -27,11 +27,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_protocol.messages import TrainCourse
 from fedagent_task.models import Inputs, Labels, Model
 from fedagent_task.models.base import Csr
+from fedagent_task.recipe.client_terms import NO_TERMS
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
-from .base import Forgetful, StepResult, Tensors
+from .base import Learner, StepResult, Tensors
+from .course import Course
 from .strsaga_book import Book
 from .strsaga_dense import DenseTable, Step
 from .strsaga_factors import FactorTable
@@ -55,7 +58,7 @@ Table = DenseTable | SparseTable | FactorTable
 """What strSAGA knows of samples and weights; one for each form of samples."""
 
 
-class StrSaga(Forgetful):
+class StrSaga(Learner):
     """One iteration is one step on one sample; weights are float64 within a round.
 
     The buffer and the set are bounded by `spec`; an iteration takes three random numbers, however
@@ -70,13 +73,13 @@ class StrSaga(Forgetful):
         *,
         compile_loops: bool | None = True,
     ) -> None:
-        super().__init__()
         self._model, self._spec, self._rng = model, spec, rng
         # A round has no time for a compiler.
         ready = ready_or_start() if compile_loops is None else compile_loops
         self._loops = compiled() if ready else None
         self._book = Book(spec.cap, self._loops)
         self._base: Tensors = model.init(0)
+        self._course = Course(spec, NO_TERMS)
         self._lost = 0
         if self._loops:
             warm_up(self._loops, ratings=model.spec.kind == "mf", many=model.spec.outputs > 1)
@@ -98,14 +101,14 @@ class StrSaga(Forgetful):
         return self._lost + self._book.refused
 
     @property
-    def table_bytes(self) -> int:
-        """Memory of the stored samples with all that belongs to them."""
-        return self._table.nbytes
+    def course(self) -> TrainCourse:
+        """The root of the mean squared loss, of blocks: samples are not told apart."""
+        return self._course.told()
 
     def begin(self, base: Tensors, number: int = 1) -> None:
         """Start from a new global model with an empty set; waiting samples stay."""
         del number
-        self._forget_losses()
+        self._course.begin(self._spec.rate)
         self._base = base
         self._lost += self._book.clear()
         self._table.begin(base)
@@ -131,7 +134,7 @@ class StrSaga(Forgetful):
             total += self._table.advance(moves)
             seen += moves.steps
             left -= count
-        self._note_loss(total / max(seen, 1), seen)
+        self._course.add(total / max(seen, 1), seen)
         return StepResult(iterations, seen, total / max(seen, 1))
 
     def update(self) -> dict[str, npt.NDArray[np.float32]]:

@@ -52,11 +52,6 @@ class DenseTable:
         self._delta = np.empty((0, outputs))
         self._buffer_x, self._buffer_y = self._x, self._y
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the stored samples with all that belongs to them."""
-        return self._x.nbytes + self._y.nbytes + self._delta.nbytes
-
     def begin(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
         """Start from these weights with an empty set."""
         self._w[:, :-1], self._w[:, -1] = weights["weight"], weights["bias"]

@@ -160,11 +160,6 @@ class FactorTable:
         """Most iterations of one `advance`; without numba each takes memory for a while."""
         return FLUSH_AFTER if self._loops else _BLOCK
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the stored samples with all that belongs to them."""
-        return self._kept.nbytes
-
     def begin(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
         """Start from these weights with an empty set."""
         tables = (self._users, "users", "user_bias"), (self._items, "items", "item_bias")

@@ -58,12 +58,6 @@ class SparseTable:
             return FLUSH_AFTER
         return max(1, min(FLUSH_AFTER, int(math.log(_MIN_SCALE) / math.log(self._decay))))
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the stored samples with all that belongs to them."""
-        own = (self._start, self._length, self._y, self._delta, self._columns, self._values)
-        return sum(array.nbytes for array in own)
-
     def begin(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
         """Start from these weights with an empty set."""
         k = self._outputs

@@ -82,10 +82,35 @@ Leaves = Mapping[str, "torch.Tensor"]
 
 
 class TorchNetwork:
-    """An mlp or a cnn as functions of its weights; nothing random happens in it."""
+    """An mlp or a cnn, by weights that are given or `load`ed; nothing random happens in it."""
 
-    def __init__(self, spec: ModelSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: ModelSpec, device: str = "cpu") -> None:
+        self._spec, self._device = spec, device
+        self.parameters: dict[str, torch.Tensor] = {}
+
+    def load(self, tensors: Tensors) -> None:
+        """Take copies."""
+        for name, tensor in tensors.items():
+            leaf = torch.from_numpy(np.array(tensor, np.float32)).to(self._device)
+            self.parameters[name] = leaf.requires_grad_()
+
+    def mean_loss(self, x: Inputs, y: Labels) -> "torch.Tensor":
+        """Return the mean loss of a batch."""
+        truth = torch.from_numpy(y.astype(np.int64)).to(self._device)
+        return self.loss(self.parameters, shared(densed(x)).to(self._device), truth)
+
+    def base_loss(self, x: Inputs, y: Labels) -> float:
+        """Return the same as a number."""
+        return float(self.mean_loss(x, y))
+
+    def tensors(self) -> Arrays:
+        """Return copies of the weights."""
+        leaves = self.parameters.items()
+        return {name: np.array(leaf.detach().cpu().numpy()) for name, leaf in leaves}
+
+    def local(self) -> Tensors:
+        """Nothing: all of it travels."""
+        return {}
 
     def forward(self, weights: Weights, x: Inputs) -> Doubles:
         """Return the probability of each class, float64 [n, classes]."""
@@ -143,10 +168,10 @@ class TorchSteps:
         prepare(spec, device, threads)
         self._spec, self._mu, self._device = spec, terms.mu, device
         self._rate = spec.rate
-        self._model: _Graph | _Network = (
+        self._model: _Graph | TorchNetwork = (
             _Graph(TorchProgram(model.program, device=str(device)), once)
             if isinstance(model, Graph)
-            else _Network(model.spec, device)
+            else TorchNetwork(model.spec, str(device))
         )
         self._seed = seed
         self._autocast = autocast_of(spec, device)
@@ -239,34 +264,6 @@ class TorchSteps:
                 for leaf in self._model.parameters.values():
                     if leaf.grad is not None:
                         leaf.sub_(leaf.grad.mul_(rate))
-
-
-class _Network:
-    """An mlp or a cnn on a device."""
-
-    def __init__(self, spec: ModelSpec, device: "torch.device") -> None:
-        self._network, self._device = TorchNetwork(spec), device
-        self.parameters: dict[str, torch.Tensor] = {}
-
-    def load(self, tensors: Tensors) -> None:
-        for name, tensor in tensors.items():
-            leaf = torch.from_numpy(np.array(tensor, np.float32)).to(self._device)
-            self.parameters[name] = leaf.requires_grad_()
-
-    def mean_loss(self, x: Inputs, y: Labels) -> "torch.Tensor":
-        seen = shared(densed(x)).to(self._device)
-        truth = torch.from_numpy(y.astype(np.int64)).to(self._device)
-        return self._network.loss(self.parameters, seen, truth)
-
-    def base_loss(self, x: Inputs, y: Labels) -> float:
-        return float(self.mean_loss(x, y))
-
-    def tensors(self) -> Arrays:
-        leaves = self.parameters.items()
-        return {name: np.array(leaf.detach().cpu().numpy()) for name, leaf in leaves}
-
-    def local(self) -> Tensors:
-        return {}
 
 
 class _Graph:

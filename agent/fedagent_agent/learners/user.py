@@ -24,7 +24,7 @@ from fedagent_task.models.base import batches
 from fedagent_task.recipe.spec import LearnerSpec, ParamValue
 
 from .base import StepResult, Tensors, enough, failed_code
-from .gradient_descent import Ring, Shared
+from .gradient_descent import Remembering, Ring, Shared
 from .steps import IN_TORCH, by_torch, moved
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def trainer(train: Train) -> Train:
     return train
 
 
-class UserLearner:
+class UserLearner(Remembering):
     """Somebody's training function as a learner; an iteration is what the function makes of one.
 
     `stop` is set by the trainer before a training.
@@ -176,9 +176,8 @@ class UserLearner:
     def __init__(
         self, train: Train, held: Held, model: Model, spec: LearnerSpec, rng: np.random.Generator
     ) -> None:
-        self._train, self._held, self._spec, self._rng = train, held, spec, rng
-        self._model = model
-        self._memory = Ring(spec.buffer, model.spec.features)
+        super().__init__(model, spec, rng)
+        self._train, self._held = train, held
         self._base: Tensors = {}
         self._first_local: dict[str, npt.NDArray[np.float32]] = {
             name: np.array(tensor) for name, tensor in held.local().items()
@@ -186,29 +185,10 @@ class UserLearner:
         self._number, self._loss = 1, 0.0
         self.stop: Callable[[], bool] = lambda: False
 
-    @property
-    def default_iterations(self) -> int:
-        """The recipe's number of passes."""
-        return self._spec.passes
-
-    @property
-    def num_samples(self) -> int:
-        """Samples in memory."""
-        return len(self._memory)
-
-    @property
-    def dropped(self) -> int:
-        """New samples that came in one gush larger than the memory."""
-        return self._memory.dropped
-
     def begin(self, base: Tensors, number: int = 1) -> None:
         """Start from a new global model."""
         self._base, self._number, self._loss = base, max(1, number), 0.0
         self._held.load(base)
-
-    def absorb(self, x: Inputs, y: Labels) -> None:
-        """Put new samples in the place of the oldest."""
-        self._memory.absorb(x, y)
 
     def step(self, iterations: int) -> StepResult:
         """Call the function; `FailedTrainingError`: it failed, or one sample is too few."""
@@ -248,10 +228,6 @@ class UserLearner:
     def local(self) -> Tensors:
         """Tensors that stay on the device."""
         return self._held.local()
-
-    def keep(self) -> Tensors:
-        """Return the tensors that stay on the device."""
-        return self.local
 
     def restore(self, kept: Tensors) -> None:
         """Take what `keep` gave; without it begin anew."""

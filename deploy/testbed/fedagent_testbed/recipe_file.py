@@ -10,8 +10,8 @@ import msgspec
 from fedagent_coordinator import iterations, placement
 from fedagent_protocol.errors import text_of
 from fedagent_task.errors import RecipeError
-from fedagent_task.recipe.explain import Fault, explain, fields_of, nearest_key, refuse, show
-from fedagent_task.recipe.text import override, plain_table, read_table
+from fedagent_task.recipe.explain import explain, fields_of, nearest_key, refuse, show
+from fedagent_task.recipe.text import not_finite, override, read_table
 
 from . import oracles
 from .recipe import TestbedRecipe, check_recipe
@@ -52,9 +52,8 @@ def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> TestbedRecipe:
         key, equals, value = assignment.partition("=")
         table = override(table, assignment if value.strip() or not equals else f'{key}=""')
     try:
-        faults: list[Fault] = []
-        made = msgspec.convert(plain_table(table, faults), TestbedRecipe)
-        refuse(faults)
+        made = msgspec.convert(table, TestbedRecipe)
+        refuse([*not_finite(table)])
     except msgspec.ValidationError as error:
         raise _explained(error, table) from error
     for assignment in changes:

@@ -89,8 +89,7 @@ def _secure(recipe: Recipe) -> Iterator[Fault]:
 
 
 def _both(recipe: Recipe) -> Iterator[Fault]:
-    terms = client_terms(recipe.aggregation)
-    if not (terms.control or terms.base_loss or terms.local_steps):
+    if not client_terms(recipe.aggregation).more_than_updates:
         return
     name = recipe.aggregation.name
     why = f"cannot be combined with {name}, which needs more from each device than its update"

@@ -4,9 +4,6 @@ from dataclasses import dataclass
 
 from .spec import AggregationSpec
 
-DEFAULT_MU = 0.01
-"""FedProx's mu where the recipe names none."""
-
 
 @dataclass(frozen=True, slots=True)
 class ClientTerms:
@@ -17,23 +14,24 @@ class ClientTerms:
     base_loss: bool = False
     local_steps: bool = False
 
+    @property
+    def more_than_updates(self) -> bool:
+        """Whether devices send more than their updates."""
+        return self.control or self.base_loss or self.local_steps
+
 
 NO_TERMS = ClientTerms()
 
 
 def client_terms(spec: AggregationSpec) -> ClientTerms:
     """Return what the named strategy asks; nothing of one that is not known here."""
-    if spec.name == "fedprox":
-        return ClientTerms(mu=_mu(spec, DEFAULT_MU))
-    if spec.name == "fednova":
-        return ClientTerms(mu=_mu(spec, 0.0), local_steps=True)
-    if spec.name == "scaffold":
-        return ClientTerms(control=True)
-    if spec.name == "qfedavg":
-        return ClientTerms(base_loss=True)
-    return NO_TERMS
-
-
-def _mu(spec: AggregationSpec, default: float) -> float:
-    mu = spec.params.get("mu", default)
-    return float(mu) if isinstance(mu, int | float) else default
+    plain = 0.01 if spec.name == "fedprox" else 0.0
+    mu = spec.params.get("mu", plain)
+    mu = float(mu) if isinstance(mu, int | float) else plain
+    known = {
+        "fedprox": ClientTerms(mu=mu),
+        "fednova": ClientTerms(mu=mu, local_steps=True),
+        "scaffold": ClientTerms(control=True),
+        "qfedavg": ClientTerms(base_loss=True),
+    }
+    return known.get(spec.name, NO_TERMS)

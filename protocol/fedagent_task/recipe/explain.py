@@ -47,12 +47,13 @@ class RecipeKey:
 
 def recipe_keys() -> tuple[RecipeKey, ...]:
     """Return every key that a recipe may have, in the order of the reference."""
-    found = ((name, item, _said_of(item.type)) for name, item in fields_of(Recipe))
-    return tuple(
-        RecipeKey(name, what, example or msgspec.json.encode(item.default).decode())
-        for name, item, (what, example) in found
-        if what  # else no key of a person
-    )
+    keys = []
+    for name, item in fields_of(Recipe):
+        what, example = _said_of(item.type)
+        if what:  # else no key of a person
+            example = example or msgspec.json.encode(item.default).decode()
+            keys.append(RecipeKey(name, what, example))
+    return tuple(keys)
 
 
 def fields_of(
@@ -79,9 +80,7 @@ def hint_of(name: str) -> str:
     """Return how to write this key or section."""
     if name in _KEYS:
         return _KEYS[name].hint
-    if name in _SECTIONS:
-        return f"add a section [{name}]" if name else "see docs/recipe.md"
-    return "see docs/recipe.md"
+    return f"add a section [{name}]" if name and name in _SECTIONS else "see docs/recipe.md"
 
 
 def refuse(faults: Sequence[Fault]) -> None:
@@ -139,18 +138,19 @@ def explain(error: msgspec.ValidationError, table: Mapping[str, object]) -> Faul
     path = at.group(1) if at else ""
     key = re.sub(r"\[.*", "", path)
     if unknown := _UNKNOWN.search(text):
-        name = _join(key, unknown.group(1))
+        name = f"{key}.{unknown.group(1)}".lstrip(".")
         near = nearest_key(name, [*_KEYS, *_SECTIONS])
         return name, "unknown key", f"did you mean {near}?" if near else "see docs/recipe.md"
     if missing := _MISSING.search(text):
-        name = _join(key, missing.group(1))
+        name = f"{key}.{missing.group(1)}".lstrip(".")
         return name, "is missing", hint_of(name)
     return key or "recipe", _reason(text, key, table), hint_of(key)
 
 
 def show(value: object) -> str:
     """Return a value for an error line, on one line and not too long."""
-    return _short(_written(value))
+    text = "".join(c if c.isprintable() else "?" for c in _written(value))
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
 
 
 def _written(value: object) -> str:
@@ -191,15 +191,6 @@ def _said_of(annotation: object) -> tuple[str, str]:
             return meta.description, str((meta.examples or [""])[0])
     found = (_said_of(part) for part in get_args(annotation) if not isinstance(part, str))
     return next((said for said in found if said[0]), ("", ""))
-
-
-def _join(section: str, leaf: str) -> str:
-    return f"{section}.{leaf}" if section else leaf
-
-
-def _short(text: str) -> str:
-    text = "".join(c if c.isprintable() else "?" for c in text)
-    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
 
 
 _KEYS = {key.name: key for key in recipe_keys()}

@@ -173,7 +173,7 @@ def _terms(task: TaskSpec) -> Iterator[Fault]:
     """What a strategy asks of devices must be what the learner can do."""
     learner, name = task.learner, task.aggregation.name
     terms, key = client_terms(task.aggregation), "aggregation.name"
-    if not (terms.mu or terms.control or terms.base_loss or terms.local_steps):
+    if not (terms.mu or terms.more_than_updates):
         return
     if learner.name not in DESCENT:
         why = f"{name} needs gradient steps, which {learner.name} does not take"

@@ -4,12 +4,12 @@ Every error is one line that names the key, what is wrong, and the hint. Keys ar
 explained in `docs/recipe.md`.
 """
 
+import copy
 import hashlib
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
 
 import msgspec
@@ -26,7 +26,6 @@ from fedagent_task.recipe.spec import (
     DataSpec,
     FeatureSpec,
     ModelSpec,
-    PrivacySpec,
     Recipe,
     TaskSpec,
 )
@@ -48,14 +47,14 @@ def parse_recipe(text: str, sets: Iterable[str] = ()) -> Recipe:
 
 
 def read_table(text: str) -> Table:
-    """Parse TOML; numbers with a point stay exact decimals."""
+    """Parse TOML, or raise `RecipeError`."""
     if len(text) > MAX_RECIPE_BYTES:
         raise RecipeError(
             "recipe", f"is {len(text)} characters long", f"keep it under {MAX_RECIPE_BYTES}"
         )
     try:
-        return tomllib.loads(text, parse_float=Decimal)
-    except (tomllib.TOMLDecodeError, RecursionError, ArithmeticError) as error:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise RecipeError("recipe", f"is not TOML: {error}", "fix that line") from error
 
 
@@ -71,38 +70,26 @@ def override(table: Mapping[str, object], assignment: str) -> Table:
     return _with(table, parts, _toml_value(value.strip()))
 
 
-def plain_table(table: Mapping[str, object], faults: list[Fault], key: str = "") -> Table:
-    """Return the same with its exact decimals as floats, which is what is computed with.
-
-    Numbers that are not finite are noted as faults.
-    """
-
-    def plain(value: object, key: str) -> object:
-        if isinstance(value, Mapping):
-            return plain_table(value, faults, f"{key}.")
-        if isinstance(value, list):
-            return [plain(item, key) for item in value]
-        if not isinstance(value, Decimal):
-            return value
-        if not math.isfinite(number := float(value)):
-            faults.append((key, f"must be a finite number (got {value})", hint_of(key)))
-        return number
-
-    return {name: plain(value, f"{key}{name}") for name, value in table.items()}
+def not_finite(table: Mapping[str, object], key: str = "") -> Iterator[Fault]:
+    """Yield a fault for each number that is not finite."""
+    for name, value in table.items():
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, Mapping):
+                yield from not_finite(one, f"{key}{name}.")
+            elif isinstance(one, float) and not math.isfinite(one):
+                full = key + name
+                yield full, f"must be a finite number (got {one})", hint_of(full)
 
 
 def recipe_from_table(table: Mapping[str, object]) -> Recipe:
     """Check a table as `read_table` gives it; see `parse_recipe`."""
-    faults: list[Fault] = []
-    plain = plain_table(table, faults)
-    given, made = table.get("budget"), plain.get("budget")
-    if isinstance(given, Mapping) and isinstance(made, dict):
-        for leaf in ("per_edge", "total"):
-            if leaf in given:
-                made[leaf], wrong = _micro(given[leaf])
-                key = f"budget.{leaf}"
-                faults += [(key, wrong, hint_of(key))] if wrong else []
-    rounds = plain.get("rounds")
+    faults, plain = list(not_finite(table)), copy.deepcopy(dict(table))
+    rounds, budget = plain.get("rounds"), plain.get("budget")
+    for leaf in ("per_edge", "total"):
+        if isinstance(budget, dict) and leaf in budget:
+            budget[leaf], wrong = _micro(budget[leaf])
+            key = f"budget.{leaf}"
+            faults += [(key, wrong, hint_of(key))] if wrong else []
     if isinstance(rounds, dict):
         wait_s, deadline_s = MAX_SECONDS, rounds.get("deadline_s")
         if isinstance(deadline_s, int | float):
@@ -124,7 +111,10 @@ def recipe_digest(recipe: Recipe) -> str:
 
 
 def task_of(recipe: Recipe) -> TaskSpec:
-    """Return what devices need to know of the recipe."""
+    """Return what devices need to know of the recipe: privacy with how many releases it is for."""
+    privacy, masked = recipe.privacy, recipe.secure_aggregation.wanted
+    if privacy.wanted and not privacy.releases:
+        privacy = structs.replace(privacy, releases=recipe.rounds.count)
     return TaskSpec(
         model=recipe.model,
         data=recipe.data,
@@ -134,20 +124,10 @@ def task_of(recipe: Recipe) -> TaskSpec:
         on_device=recipe.evaluation.on_device,
         opinions=recipe.opinions,
         peers=recipe.peers,
-        privacy=_counted(recipe),
+        privacy=privacy,
         secure_aggregation=recipe.secure_aggregation,
-        weighting=recipe.rounds.weighting
-        if recipe.secure_aggregation.wanted
-        else Weighting.SAMPLES,
+        weighting=recipe.rounds.weighting if masked else Weighting.SAMPLES,
     )
-
-
-def _counted(recipe: Recipe) -> PrivacySpec:
-    """Return the recipe's privacy with the number of releases it is for."""
-    spec = recipe.privacy
-    if not spec.wanted or spec.releases:
-        return spec
-    return structs.replace(spec, releases=recipe.rounds.count)
 
 
 def frozen(
@@ -204,19 +184,13 @@ def short_form(struct: msgspec.Struct) -> Table:
     """Return only what differs from the defaults, however it was spelled."""
     content: Table = {}
     for item in msgspec.structs.fields(struct):
-        value = getattr(struct, item.name)
+        value, factory = getattr(struct, item.name), item.default_factory
+        default = item.default if factory is msgspec.NODEFAULT else factory()
         if isinstance(value, msgspec.Struct):
-            if inner := short_form(value):
-                content[item.encode_name] = inner
-        elif item.required or value != _default(item):
+            value, default = short_form(value), {}
+        if value != default:  # which is none that a value can be, where one is required
             content[item.encode_name] = value
     return content
-
-
-def _default(item: msgspec.structs.FieldInfo) -> object:
-    if item.default_factory is not msgspec.NODEFAULT:
-        return item.default_factory()
-    return item.default
 
 
 def _with(table: Mapping[str, object], parts: list[str], value: object) -> Table:
@@ -231,23 +205,23 @@ def _with(table: Mapping[str, object], parts: list[str], value: object) -> Table
 
 def _toml_value(text: str) -> object:
     try:
-        parsed = tomllib.loads(f"v = {text}", parse_float=Decimal)
-    except (tomllib.TOMLDecodeError, RecursionError, ArithmeticError):
+        parsed = tomllib.loads(f"v = {text}")
+    except (ValueError, RecursionError):
         return text
     return parsed["v"] if parsed.keys() == {"v"} else text
 
 
 def _micro(value: object) -> tuple[int, str]:
-    """Convert credits to micro-credits without any rounding; return what is wrong, too."""
-    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+    """Return credits as micro-credits, exactly as they were written, and what is wrong."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return 1, f"must be a number (got {show(value)})"
-    if not Decimal(value).is_finite():
+    if not math.isfinite(value):
         return 1, ""  # said already
     if not 0 < value <= 10**9:
         return 1, f"must be {'<= 1000000000' if value > 0 else '> 0'} (got {show(value)})"
-    exponent = Decimal(value).as_tuple().exponent
-    micro = Fraction(value) * MICRO if isinstance(exponent, int) and exponent > -60 else None
-    if micro is None or micro.denominator != 1:
+    # The shortest text of a float has all the digits that were written, up to 15.
+    micro = Fraction(repr(value)) * MICRO
+    if micro.denominator != 1:
         return 1, f"has more than 6 decimals (got {show(value)})"
     return micro.numerator, ""
 
