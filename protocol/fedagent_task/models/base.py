@@ -4,14 +4,14 @@ Weights are stored as float32; with float64 weights and samples everything is
 computed in float64. Losses and probabilities are float64 always.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.tensors import Manifest
+from fedagent_protocol.tensors import Manifest, TensorSpec
 from fedagent_task.recipe.spec import ModelSpec
 
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
@@ -36,13 +36,9 @@ Rows = npt.NDArray[np.intp] | npt.NDArray[np.int64] | slice
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Csr:
-    """Samples [n, width] as compressed sparse rows.
+    """Samples [n, width] as compressed sparse rows."""
 
-    Attributes:
-        indptr: Row i is ``values[indptr[i]:indptr[i + 1]]``, int64 [n + 1], from 0.
-    """
-
-    indptr: npt.NDArray[np.int64]
+    indptr: npt.NDArray[np.int64]  # row i is values[indptr[i]:indptr[i + 1]], [n + 1], from 0
     indices: npt.NDArray[np.int32]  # columns of the values, int32 [nnz], each at most once in a row
     values: npt.NDArray[np.float32]  # non-zero values, float32 [nnz]
     width: int  # number of columns
@@ -180,6 +176,30 @@ class Model(Protocol):
         self, weights: Weights, x: Inputs, y: Labels
     ) -> tuple[float, dict[str, Floats]]:
         """Return both from one forward pass."""
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """A model whose tensors its recipe tells."""
+
+    spec: ModelSpec
+
+    def manifest(self) -> Manifest:
+        """Return the exact tensors of this model."""
+        return manifest_of(self.spec.shapes.items())
+
+
+def manifest_of(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> Manifest:
+    """Return the manifest of float32 tensors, by name."""
+    return Manifest(tuple(TensorSpec(name, "float32", shape) for name, shape in sorted(shapes)))
+
+
+def penalty(l2: float, tensors: Iterable[Floats]) -> float:
+    """Return 0.5·l2·|tensors|²; biases are not held back."""
+    if l2 == 0:
+        return 0.0
+    flat = [tensor.astype(np.float64).ravel() for tensor in tensors]
+    return 0.5 * l2 * sum(float(tensor @ tensor) for tensor in flat)
 
 
 def densed(x: Inputs) -> Floats:

@@ -26,7 +26,6 @@ class _Seen:
     output: Floats
 
 
-@dataclass(frozen=True)
 class Cnn(Mlp):
     """Convolutions ``conv1``, ``conv2``, then the layers of `Mlp`; see `Model` for shapes."""
 

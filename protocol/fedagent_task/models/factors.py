@@ -1,14 +1,9 @@
 """Matrix factorisation: a rating is what user and item have in common, plus biases."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.tensors import Manifest, TensorSpec
-from fedagent_task.recipe.spec import ModelSpec
-
-from .base import Doubles, Floats, Inputs, Labels, Weights, densed
+from .base import Doubles, Floats, Inputs, Labels, Shaped, Weights, densed
 
 _INIT_DEVIATION = 0.1
 """Large enough to leave the saddle at zero, where neither factor has a slope."""
@@ -16,28 +11,12 @@ _INIT_DEVIATION = 0.1
 Ids = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
-class Factors:
+class Factors(Shaped):
     """Matrix factorisation with half the squared error; see `Model` for shapes.
 
     ``bias + user_bias[u] + item_bias[i] + users[u] · items[i]``; a sample's x is (u, i),
     whole numbers from 0. The penalty is that of the sample's two rows.
     """
-
-    spec: ModelSpec
-
-    def manifest(self) -> Manifest:
-        """Return the exact tensors of this model."""
-        users, items, rank = self.spec.users, self.spec.items, self.spec.rank
-        return Manifest(
-            (
-                TensorSpec("bias", "float32", (1,)),
-                TensorSpec("item_bias", "float32", (items,)),
-                TensorSpec("items", "float32", (items, rank)),
-                TensorSpec("user_bias", "float32", (users,)),
-                TensorSpec("users", "float32", (users, rank)),
-            )
-        )
 
     def init(self, seed: int) -> dict[str, npt.NDArray[np.float32]]:
         """Return small normal factors and zero biases."""

@@ -6,25 +6,17 @@
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.tensors import Manifest, TensorSpec
-from fedagent_task.models.base import Csr
-from fedagent_task.recipe.spec import ModelSpec
-
-from .base import Doubles, Floats, Inputs, Labels, Weights
+from .base import Csr, Doubles, Floats, Inputs, Labels, Shaped, Weights, penalty
 
 _INIT_DEVIATION = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class GeneralisedLinear(ABC):
+class GeneralisedLinear(Shaped, ABC):
     """What the models share; see `Model` for shapes."""
-
-    spec: ModelSpec
 
     @abstractmethod
     def forward(self, weights: Weights, x: Inputs) -> Doubles:
@@ -33,16 +25,6 @@ class GeneralisedLinear(ABC):
     @abstractmethod
     def _losses(self, z: Doubles, y: Labels) -> tuple[float, Doubles]:
         """Return the mean loss of outputs [n, outputs], and d loss / d output of each sample."""
-
-    def manifest(self) -> Manifest:
-        """Return the exact tensors of this model."""
-        outputs, features = self.spec.outputs, self.spec.features
-        return Manifest(
-            (
-                TensorSpec("bias", "float32", (outputs,)),
-                TensorSpec("weight", "float32", (outputs, features)),
-            )
-        )
 
     def init(self, seed: int) -> dict[str, npt.NDArray[np.float32]]:
         """Return small normal weights and zero biases, the same for the same seed."""
@@ -66,11 +48,7 @@ class GeneralisedLinear(ABC):
         return loss + self._penalty(weights), self._pulled_back(weights, x, slopes)
 
     def _penalty(self, weights: Weights) -> float:
-        """Return 0.5·l2·|weight|²; biases are not held back."""
-        if self.spec.l2 == 0:
-            return 0.0
-        flat = weights["weight"].astype(np.float64).ravel()
-        return 0.5 * self.spec.l2 * float(flat @ flat)
+        return penalty(self.spec.l2, [weights["weight"]])
 
     def _pulled_back(self, weights: Weights, x: Inputs, slopes: Doubles) -> dict[str, Floats]:
         weight = weights["weight"]

@@ -7,24 +7,21 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_protocol.extras import how_to_add
-from fedagent_protocol.tensors import Manifest, TensorSpec
+from fedagent_protocol.tensors import Manifest
 from fedagent_task.errors import NotInstalledError, TaskFormatError
 from fedagent_task.program.codec import columns, decode_program
 from fedagent_task.program.spec import TRAVELS, Constant, Program, Role
-from fedagent_task.recipe.spec import ModelSpec
 
-from .base import Doubles, Floats, Inputs, Labels, Weights
+from .base import Doubles, Floats, Inputs, Labels, Shaped, Weights, manifest_of
 
 
 @dataclass(frozen=True)
-class Graph:
+class Graph(Shaped):
     """A program's tensors, float32 all of them; see `Model`.
 
     Raises:
         TaskFormatError: The program is not well formed, or its rows are not of `features` columns.
     """
-
-    spec: ModelSpec
 
     def __post_init__(self) -> None:
         if (width := columns(self.program)) != self.spec.features:
@@ -37,26 +34,19 @@ class Graph:
         """What it computes."""
         return decode_program(self.spec.program)
 
-    def manifest(self) -> Manifest:
-        """Return what a model file holds: tensors of the roles train, mean and latest."""
-        return self._manifest(*TRAVELS)
-
     def once_manifest(self) -> Manifest:
         """Return what a device gets once: frozen tensors, and the first values of local ones."""
-        return self._manifest("local", "frozen")
+        return manifest_of(
+            (one.name, one.shape) for one in self.program.of_roles("local", "frozen")
+        )
 
     def whole_manifest(self) -> Manifest:
         """Return what an exported file holds: all that the author's modules keep."""
-        specs = (TensorSpec(name, "float32", one.shape) for name, one in self.program.named())
-        return Manifest(tuple(sorted(specs)))
+        return manifest_of((name, one.shape) for name, one in self.program.named())
 
     def rules(self) -> dict[str, Role]:
         """Return the role of each tensor of a model file by name."""
         return {tensor.name: tensor.role for tensor in self.program.of_roles(*TRAVELS)}
-
-    def _manifest(self, *roles: Role) -> Manifest:
-        specs = (TensorSpec(t.name, "float32", t.shape) for t in self.program.of_roles(*roles))
-        return Manifest(tuple(sorted(specs)))
 
     def init(self, seed: int) -> dict[str, npt.NDArray[np.float32]]:  # noqa: ARG002 - the interface's
         """Raise `TaskFormatError`: a graph begins from the tensors that its task names."""

@@ -1,39 +1,27 @@
 """Multi-layer perceptron: rectified hidden layers under a softmax."""
 
 import math
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.tensors import Manifest, TensorSpec
-from fedagent_task.recipe.spec import ModelSpec
-
-from .base import Doubles, Floats, Inputs, Labels, Weights, densed
+from .base import Doubles, Floats, Inputs, Labels, Shaped, Weights, densed, penalty
 from .generalised_linear import log_softmax
 
 Gradient = dict[str, Floats]
 
 
-@dataclass(frozen=True)
-class Mlp:
+class Mlp(Shaped):
     """Dense layers ``dense1``, ``dense2``, ... of the recipe's widths; see `Model` for shapes.
 
     What comes before the dense layers is a subclass's: see `_lift` and `_lower`.
     """
 
-    spec: ModelSpec
-
     @property
     def part(self) -> int:
         """Samples that are computed at a time, which bounds the memory."""
         return 4096
-
-    def manifest(self) -> Manifest:
-        """Return the exact tensors of this model."""
-        shapes = self.spec.shapes
-        return Manifest(tuple(TensorSpec(name, "float32", shapes[name]) for name in sorted(shapes)))
 
     def init(self, seed: int) -> dict[str, npt.NDArray[np.float32]]:
         """Return weights of deviation sqrt(2 / inputs of a unit) and zero biases."""
@@ -135,11 +123,7 @@ class Mlp:
         return 1 + len(self.spec.widths)
 
     def _penalty(self, weights: Weights) -> float:
-        """Return 0.5·l2·|weights|²; biases are not held back."""
-        if self.spec.l2 == 0:
-            return 0.0
-        flat = [t.astype(np.float64).ravel() for name, t in weights.items() if _is_weight(name)]
-        return 0.5 * self.spec.l2 * sum(float(tensor @ tensor) for tensor in flat)
+        return penalty(self.spec.l2, [t for name, t in weights.items() if _is_weight(name)])
 
 
 def _is_weight(name: str) -> bool:

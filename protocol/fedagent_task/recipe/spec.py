@@ -130,11 +130,7 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
     @property
     def parameters(self) -> int:
         """Number of weights and biases."""
-        if self.kind == "mf":
-            return (self.users + self.items) * (self.rank + 1) + 1
-        if self.is_network:
-            return sum(map(math.prod, self.shapes.values()))
-        return (self.features + 1) * self.outputs
+        return sum(map(math.prod, self.shapes.values()))
 
     @property
     def is_network(self) -> bool:
@@ -159,13 +155,21 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """The tensors of a network by name."""
-        if self.kind == "cnn":
-            return cnn_shapes(self.plan, self.picture, self.classes)
-        if self.kind == "graph":
-            tensors = decode_program(self.program).of_roles(*TRAVELS)
-            return {tensor.name: tensor.shape for tensor in tensors}
-        return dense_shapes([self.features, *self.hidden, self.classes])
+        """The tensors of a model file by name; a package's own model may have others."""
+        users, items, rank = self.users, self.items, self.rank
+        match self.kind:
+            case "graph":
+                tensors = decode_program(self.program).of_roles(*TRAVELS)
+                return {tensor.name: tensor.shape for tensor in tensors}
+            case "cnn":
+                return cnn_shapes(self.plan, self.picture, self.classes)
+            case "mlp":
+                return dense_shapes([self.features, *self.hidden, self.classes])
+            case "mf":
+                biases: dict[str, Shape] = {"bias": (1,), "item_bias": (items,)}
+                factors = {"users": (users, rank), "items": (items, rank)}
+                return biases | factors | {"user_bias": (users,)}
+        return {"bias": (self.outputs,), "weight": (self.outputs, self.features)}
 
 
 DType = Literal["float32", "float64", "uint8", "int16", "int32", "int64"]
