@@ -89,6 +89,14 @@ class _Header(Struct):
     metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
 
 
+def metadata_of(body: bytes) -> dict[str, str]:
+    """Return the metadata of a safetensors file; `msgspec.DecodeError`, or `ValueError`: none."""
+    length = int.from_bytes(body[:8], "little")
+    if length > MAX_HEADER_BYTES or 8 + length > len(body):
+        raise ValueError("no header")
+    return msgspec.json.decode(body[8 : 8 + length], type=_Header).metadata
+
+
 def task_of_program(
     program: bytes,
     tensors: Arrays,
@@ -182,7 +190,7 @@ def read_task_file(path: Path) -> TaskFile:
 def decode_task(body: bytes, *, name: str = "the task file") -> TaskFile:
     """Read the bytes of a task file; raises `RecipeError`."""
     try:
-        told = _told(body)
+        told = msgspec.json.decode(metadata_of(body).get(_KEY, ""), type=_Task)
         program = base64.b64decode(told.program, validate=True)
         known = decode_program(program)
         specs = Graph(ModelSpec(kind="graph", features=columns(known), program=program))
@@ -200,14 +208,6 @@ def decode_task(body: bytes, *, name: str = "the task file") -> TaskFile:
         raise RecipeError(name, f"is not well formed: {error}", _HINT) from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise RecipeError(name, "is not a task file", _HINT) from error
-
-
-def _told(body: bytes) -> _Task:
-    length = int.from_bytes(body[:8], "little")
-    if length > MAX_HEADER_BYTES or 8 + length > len(body):
-        raise ValueError("no header")
-    header = msgspec.json.decode(body[8 : 8 + length], type=_Header)
-    return msgspec.json.decode(header.metadata.get(_KEY, ""), type=_Task)
 
 
 ROLES: dict[Role, str] = {

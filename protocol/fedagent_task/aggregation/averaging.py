@@ -125,7 +125,15 @@ class FedNova(FedAvg):
         return moved, state
 
 
-class QFedAvg(FedAvg):
+class _ByWeight(FedAvg):
+    """Edges count by the weight of their updates, whatever the recipe's weighting."""
+
+    def combine(self, edges: Sequence[EdgeShare]) -> Combination:
+        """Return each edge's sum of weights."""
+        return Combination(tuple(one.weight for one in edges))
+
+
+class QFedAvg(_ByWeight):
     """Fairer averaging: by powers of the losses (Li et al., ICLR 2020, algorithm 2).
 
     ``x + sum(F_i^q delta_i) / sum(h_i)``, where ``h_i = q F_i^(q-1) L |delta_i|^2 + F_i^q``, with
@@ -153,17 +161,13 @@ class QFedAvg(FedAvg):
         ends = [self._powers(loss, limit, rate) for loss in (TINY_LOSS, self.loss_cap)]
         return float(max_samples * sum(max(part) for part in zip(*ends, strict=True)))
 
-    def combine(self, edges: Sequence[EdgeShare]) -> Combination:
-        """Return each edge's sum of h."""
-        return Combination(tuple(one.weight for one in edges))
-
     def _powers(self, loss: float, norm: float, rate: float) -> tuple[float, float]:
         loss = max(loss, TINY_LOSS)
         hessian = self.q * loss ** (self.q - 1.0) * norm * norm / rate
         return float(loss**self.q), float(hessian)
 
 
-class Scaffold(FedAvg):
+class Scaffold(_ByWeight):
     """Control variates against drift (Karimireddy et al., ICML 2020, algorithm 1, option II).
 
     ``x + eta_g * mean(delta_i)``, ``c + |S| / N * mean(delta c_i)``; all updates count alike.
@@ -183,10 +187,6 @@ class Scaffold(FedAvg):
     def most_weight(self, *, max_samples: int, norm_limit: float, rate: float) -> float:  # noqa: ARG002
         """Return 1."""
         return 1.0
-
-    def combine(self, edges: Sequence[EdgeShare]) -> Combination:
-        """Return how many updates each edge has."""
-        return Combination(tuple(one.weight for one in edges))
 
     def server(
         self, base: Arrays, mean: Arrays, state: Arrays, facts: MergeFacts

@@ -17,25 +17,16 @@ Tensors = Mapping[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """An update that is to be weighed: what its device told, and what it was ordered to do.
-
-    Attributes:
-        norm: L2 norm of the update's averaged tensors, batch statistics with them.
-        base_loss, local_steps: As `TrainCourse` has them; 0 where not told.
-        uniform: Updates count alike, not by samples.
-        rate: The learner's step size.
-        most_steps: More steps of the optimiser than the order allows no device has done.
-        discount: What its weight is multiplied by, for its age.
-    """
+    """An update that is to be weighed: what its device told, and what it was ordered to do."""
 
     num_samples: float
-    norm: float = 0.0
-    base_loss: float = 0.0
-    local_steps: float = 0.0
-    uniform: bool = False
-    rate: float = 1.0
-    most_steps: float = 1.0
-    discount: float = 1.0
+    norm: float = 0.0  # L2, of its averaged tensors, batch statistics with them
+    base_loss: float = 0.0  # as `TrainCourse` has it; 0 where not told
+    local_steps: float = 0.0  # the same
+    uniform: bool = False  # updates count alike, not by samples
+    rate: float = 1.0  # the learner's step size
+    most_steps: float = 1.0  # of the optimiser: more than the order allows no device has done
+    discount: float = 1.0  # what its weight is multiplied by, for its age
 
     @property
     def share(self) -> float:
@@ -90,30 +81,20 @@ class EdgeShare:
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """How edge models x_e become one: ``x + factor * (sum(w_e x_e) / sum(w_e) - x)``.
-
-    Attributes:
-        buffers: Weights for buffers, where they differ.
-    """
+    """How edge models x_e become one: ``x + factor * (sum(w_e x_e) / sum(w_e) - x)``."""
 
     weights: tuple[float, ...]
     factor: float = 1.0
-    buffers: tuple[float, ...] = ()
+    buffers: tuple[float, ...] = ()  # weights for buffers, where they differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeFacts:
-    """What a server step may go by besides models.
+    """What a server step may go by besides models."""
 
-    Attributes:
-        weight: Sum of the weights of the merged updates.
-        clients: Devices known to the run.
-        factor: As `Combination` has it.
-    """
-
-    weight: float = 0.0
-    clients: int = 1
-    factor: float = 1.0
+    weight: float = 0.0  # of all merged updates
+    clients: int = 1  # devices known to the run
+    factor: float = 1.0  # as `Combination` has it
     rules: Rules = ALL_TRAIN
 
 

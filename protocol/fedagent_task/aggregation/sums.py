@@ -17,17 +17,11 @@ _BLOCK = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How the tensors of a model file are combined, by name.
+    """How the tensors of a model file are combined, by name."""
 
-    Attributes:
-        train: What an optimiser moves; None for all.
-        mean: Buffers, which take the plain mean whatever a strategy does with the others.
-        latest: Buffers that take the value of the newest update.
-    """
-
-    train: frozenset[str] | None = None
-    mean: frozenset[str] = frozenset()
-    latest: frozenset[str] = frozenset()
+    train: frozenset[str] | None = None  # what an optimiser moves; None for all
+    mean: frozenset[str] = frozenset()  # buffers: their plain mean, whatever the strategy
+    latest: frozenset[str] = frozenset()  # buffers that take the value of the newest update
 
     def trains(self, name: str) -> bool:
         """Return whether a tensor is a parameter of the model."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fedagent_task.errors import DatasetError, TaskFormatError
 from fedagent_task.models import Inputs, Labels
-from fedagent_task.models.base import Csr
+from fedagent_task.models.base import Csr, densed
 from fedagent_task.recipe.spec import DataSpec, FeatureSpec, ModelSpec
 
 AS_THEY_ARE = DataSpec()
@@ -101,19 +101,14 @@ def fitting(x: Inputs, y: Labels, model: ModelSpec) -> npt.NDArray[np.bool_]:
     finite = x.finite() if isinstance(x, Csr) else np.isfinite(x).all(axis=1)
     good = np.asarray(finite & np.isfinite(y))
     if model.kind == "mf":
-        return good & _rateable(x, model)
+        pairs = densed(x)
+        with np.errstate(invalid="ignore"):
+            there = (pairs == np.floor(pairs)) & (pairs >= 0) & (pairs < (model.users, model.items))
+        return np.asarray(good & there.all(axis=1))
     if model.regression:
         return good
-    classes = model.num_classes
     with np.errstate(invalid="ignore"):
-        return np.asarray(good & (y == np.floor(y)) & (y >= 0) & (y < classes))
-
-
-def _rateable(x: Inputs, model: ModelSpec) -> npt.NDArray[np.bool_]:
-    pairs = x.dense() if isinstance(x, Csr) else x
-    with np.errstate(invalid="ignore"):
-        there = (pairs == np.floor(pairs)) & (pairs >= 0) & (pairs < (model.users, model.items))
-    return np.asarray(there.all(axis=1))
+        return np.asarray(good & (y == np.floor(y)) & (y >= 0) & (y < model.num_classes))
 
 
 def expect_fit(

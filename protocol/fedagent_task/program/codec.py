@@ -2,7 +2,6 @@
 
 import math
 import zlib
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NoReturn
 
@@ -12,7 +11,7 @@ from fedagent_task.errors import TaskFormatError
 from fedagent_task.recipe.shapes import MAX_PARAMETERS, MAX_PROGRAM_BYTES
 
 from .operators import DTYPES, MAX_INTEGER, WORDS, operators
-from .spec import BYTES, MAX_CONSTANT_BYTES, Argument, Graph, Node, Program, Ref, Scalar, Shape
+from .spec import BYTES, MAX_CONSTANT_BYTES, Argument, Graph, Node, Program, Ref, Shape
 
 MAX_PLAIN_BYTES = 1024 * 1024
 """Largest program once it is unpacked."""
@@ -56,15 +55,22 @@ def decode_program(data: bytes) -> Program:
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise TaskFormatError("program", "the bytes are no MessagePack") from error
     _check_tensors(program)
-    _check_inputs(program)
-    _check_constants(program)
-    _check_shapes(program)
+    _check_values(program)
     for name, graph in (("train", program.train), ("evaluate", program.evaluate)):
         _Kinds(program, name).check(graph)
     return program
 
 
-def _check_shapes(program: Program) -> None:
+def _check_values(program: Program) -> None:
+    if (size := sum(elements(one.shape) for one in program.inputs)) > MAX_PARAMETERS:
+        raise TaskFormatError("inputs", f"hold {size} numbers, the limit is {MAX_PARAMETERS}")
+    if not 1 <= (width := columns(program)) <= MAX_COLUMNS:
+        raise TaskFormatError("inputs", f"are {width} columns of a row, not 1 to {MAX_COLUMNS}")
+    if sum(len(one.data) for one in program.constants) > MAX_CONSTANT_BYTES:
+        raise TaskFormatError("constants", f"are over {MAX_CONSTANT_BYTES} bytes together")
+    for constant in program.constants:
+        if len(constant.data) != elements(constant.shape) * BYTES[constant.dtype]:
+            raise TaskFormatError("constants", "one has not the bytes of its shape")
     shapes = [one.shape for one in program.tensors]
     shapes += [one.shape for one in program.inputs]
     shapes += [one.shape for one in program.constants]
@@ -87,21 +93,6 @@ def _check_tensors(program: Program) -> None:
             raise TaskFormatError(tensor.name, f"is learnt, but of role {tensor.role}")
         if tensor.learnt and tensor.dtype != "float32":
             raise TaskFormatError(tensor.name, f"is learnt, but {tensor.dtype}")
-
-
-def _check_inputs(program: Program) -> None:
-    if (size := sum(elements(one.shape) for one in program.inputs)) > MAX_PARAMETERS:
-        raise TaskFormatError("inputs", f"hold {size} numbers, the limit is {MAX_PARAMETERS}")
-    if not 1 <= (width := columns(program)) <= MAX_COLUMNS:
-        raise TaskFormatError("inputs", f"are {width} columns of a row, not 1 to {MAX_COLUMNS}")
-
-
-def _check_constants(program: Program) -> None:
-    if sum(len(one.data) for one in program.constants) > MAX_CONSTANT_BYTES:
-        raise TaskFormatError("constants", f"are over {MAX_CONSTANT_BYTES} bytes together")
-    for one in program.constants:
-        if len(one.data) != elements(one.shape) * BYTES[one.dtype]:
-            raise TaskFormatError("constants", "one has not the bytes of its shape")
 
 
 def elements(shape: Shape) -> int:
@@ -165,7 +156,10 @@ class _Kinds:
             return kind.endswith("?") or kind == "_"
         letter = kind[0]
         if isinstance(argument, list):
-            return self._fits_list(argument, letter)
+            inner = {"L": "T", "N": "T?", "I": "i", "P": "p", "F": "n"}.get(letter)
+            return inner is not None and all(
+                self._fits(item, inner, equation=False) for item in argument
+            )
         if isinstance(argument, Ref):
             return argument.v < len(self._kinds) and self._kinds[argument.v] in _GIVES[letter]
         if isinstance(argument, str):
@@ -179,10 +173,6 @@ class _Kinds:
             least = 1 if letter in "pP" else -MAX_INTEGER
             return letter in "ipnAIP" and least <= argument <= MAX_INTEGER
         return letter in "nA" and not math.isnan(argument)
-
-    def _fits_list(self, items: Sequence[Scalar | Ref], letter: str) -> bool:
-        inner = {"L": "T", "N": "T?", "I": "i", "P": "p", "F": "n"}.get(letter)
-        return inner is not None and all(self._fits(item, inner, equation=False) for item in items)
 
     def _refuse(self, index: int, node: Node, why: str) -> NoReturn:
         raise TaskFormatError(f"{self._name} node {index} ({node.op})", why)

@@ -56,7 +56,11 @@ def kept_tensors(whole: "nn.Module", made: Sequence[ExportedProgram], local: Seq
     changed = set().union(*(written(one) for one in made))
     norms = _norm_names(whole) if "norms" in local else set()
     patterns = [one for one in local if one != "norms"]
-    _check_patterns(patterns, groups)
+    names = [name for group in groups for name in group.names]
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            some = ", ".join(names[:3])
+            raise RecipeError("local", f"{pattern!r} fits no tensor", f"there are {some}, …")
     kept: list[tuple[Tensor, _Group]] = []
     inline: list[tuple[Constant, _Group]] = []
     room = MAX_CONSTANT_BYTES
@@ -156,14 +160,6 @@ def _check(group: _Group) -> None:
         kind = str(value.dtype).removeprefix("torch.")
         hint = "call model.float() before" if value.is_floating_point() else "use int64"
         raise RecipeError(name, f"is of {kind}", hint)
-
-
-def _check_patterns(patterns: Sequence[str], groups: Sequence[_Group]) -> None:
-    names = [name for group in groups for name in group.names]
-    for pattern in patterns:
-        if not fnmatch.filter(names, pattern):
-            some = ", ".join(names[:3])
-            raise RecipeError("local", f"{pattern!r} fits no tensor", f"there are {some}, …")
 
 
 def _norm_names(whole: "nn.Module") -> set[str]:

@@ -51,21 +51,14 @@ def number_of(text: str, decimal: str = ".") -> float | None:
 
 @dataclass(slots=True)
 class Table:
-    """How a file's lines are read.
-
-    Attributes:
-        names: What the columns are called; empty if the file does not say.
-        units: The line below the names, where that has no number; else empty.
-        first: Lines before the first sample.
-        decimal: A point or a comma; empty until a number shows which.
-    """
+    """How a file's lines are read."""
 
     separator: str
     width: int = 0
-    names: tuple[str, ...] = ()
-    units: tuple[str, ...] = ()
-    first: int = 0
-    decimal: str = ""
+    names: tuple[str, ...] = ()  # of the columns; empty if the file does not say
+    units: tuple[str, ...] = ()  # the line below the names, where that has no number
+    first: int = 0  # lines before the first sample
+    decimal: str = ""  # a point or a comma; empty until a number shows which
 
     @classmethod
     def learn(cls, lines: Sequence[str]) -> "Table":

@@ -5,7 +5,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from fedagent_protocol.errors import text_of
 from fedagent_task.errors import DatasetError
@@ -104,7 +103,10 @@ def read_libsvm_sparse(
         np.array(values, np.float32),
         widest if features is None else features,
     )
-    return x, _binary_to_01(np.array(labels, np.float64))
+    y = np.array(labels, np.float64)
+    if len(y) and set(np.unique(y)) == {-1.0, 1.0}:
+        return x, ((y + 1) / 2).astype(np.int64)
+    return x, whole_numbers(y)
 
 
 def read_libsvm(path: Path, features: int | None = None, limit: int = MAX_BYTES) -> Dataset:
@@ -124,9 +126,3 @@ def _read_row(fields: list[str], values: "array[float]", columns: "array[int]") 
         columns.append(position - 1)
         values.append(float(value))
         last = position
-
-
-def _binary_to_01(labels: npt.NDArray[np.float64]) -> Labels:
-    if len(labels) and set(np.unique(labels)) == {-1.0, 1.0}:
-        return ((labels + 1) / 2).astype(np.int64)
-    return whole_numbers(labels)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
 import numpy as np
 
 from fedagent_protocol.extras import how_to_add
@@ -16,6 +15,7 @@ from fedagent_task.models.graph import Graph, array_of
 from fedagent_task.program.spec import Constant
 from fedagent_task.recipe.text import Described, read_description
 from fedagent_task.scoring.graph import onnx_sessions, scored
+from fedagent_task.task_file import metadata_of
 from fedagent_task.travelling import model_tensors
 
 
@@ -70,29 +70,20 @@ def whole(graph: Graph, tensors: Weights) -> dict[str, Floats]:
 
 
 def _tensors_file(data: bytes) -> TensorsFile:
-    length = int.from_bytes(data[:8], "little")
     try:
-        header = msgspec.json.decode(data[8 : 8 + length], type=_Header)
-    except (msgspec.DecodeError, RecursionError) as error:
+        metadata = metadata_of(data)
+    except (ValueError, RecursionError) as error:
         raise TaskFormatError("model", "the bytes are no model") from error
-    told = read_description(header.metadata)
+    told = read_description(metadata)
     model = create(told.model)
     if isinstance(model, Graph):
-        return _graph_file(told, model, data)
-    tensors = model_tensors(data, model.manifest())
-    return TensorsFile(told, model, {n: t.astype("float32") for n, t in tensors.items()})
-
-
-def _graph_file(told: Described, graph: Graph, data: bytes) -> TensorsFile:
-    tensors = decode_tensors(data, graph.whole_manifest())
-    names = (one.name for one in graph.program.tensors)
-    floats = {name: tensors[name].astype(np.float32) for name in names}
-    model = scored(graph, floats)
-    if model is None:
+        tensors = decode_tensors(data, model.whole_manifest())
+        tensors = {one.name: tensors[one.name] for one in model.program.tensors}
+    else:
+        tensors = model_tensors(data, model.manifest())
+    floats = {name: one.astype(np.float32) for name, one in tensors.items()}
+    runs = scored(model, floats) if isinstance(model, Graph) else model
+    if runs is None:
         what = "a prediction of a model of kind graph is computed by torch"
         raise NotInstalledError(what, how_to_add("torch"))
-    return TensorsFile(told, model, floats)
-
-
-class _Header(msgspec.Struct):
-    metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
+    return TensorsFile(told, runs, floats)

@@ -47,17 +47,13 @@ class VoidError(MaskingError):
 
 @dataclass(slots=True)
 class Cohort:
-    """One round; what does not fit is refused by `MaskingError`, and changes nothing.
-
-    Attributes:
-        barred: Devices that are let in no more, since they lied before.
-        liars: Devices whose shares proved false, and how.
-    """
+    """One round; what does not fit is refused by `MaskingError`, and changes nothing."""
 
     place: Place
     spec: SecureAggregationSpec
     trusted: Trusted = anybody
-    barred: frozenset[str] = frozenset()
+    barred: frozenset[str] = frozenset()  # who lied before, and is let in no more
+    # Devices whose shares proved false, and how.
     liars: dict[str, str] = field(default_factory=dict)
     members: dict[str, MemberKeys] = field(default_factory=dict)
     _roster: MaskRoster | None = None
