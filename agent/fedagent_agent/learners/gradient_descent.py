@@ -27,8 +27,9 @@ class Ring:
     """
 
     def __init__(self, size: int, width: int) -> None:
-        self._size, self._width = size, width
-        self._x: Inputs | None = None
+        self._size = size
+        # Not filled with anything: pages are taken as samples come.
+        self._x: Inputs = np.empty((size, width), np.float32)
         self._y = np.empty(size, np.float64)
         self._filled = self._next = 0
         self.dropped = 0
@@ -43,9 +44,6 @@ class Ring:
         if isinstance(x, Csr) or isinstance(self._x, Csr):
             self._absorb_sparse(x if isinstance(x, Csr) else Csr.from_dense(x), y)
             return
-        if self._x is None:
-            # Not filled with anything: pages are taken as samples come.
-            self._x = np.empty((self._size, self._width), np.float32)
         places = (self._next + np.arange(len(y))) % self._size
         self._x[places], self._y[places] = x, y
         self._next = (self._next + len(y)) % self._size
@@ -65,7 +63,6 @@ class Ring:
 
     def rows(self, index: Places | slice) -> tuple[Inputs, Labels]:
         """Return some of the samples by their places, below `len`."""
-        assert self._x is not None, "there are samples"
         return self._x[index], self._y[index]
 
 
