@@ -100,7 +100,7 @@ def _one(kind: str, path: str, norm: str) -> None:
         torch.manual_seed(0)
         model = ResNet18(group=norm == "group", width=64)
         if kind == "build":
-            from fedagent_task.program.making import make_task
+            from fedagent_task.program.export import make_task
             from fedagent_task.program.source import TaskSource
             from fedagent_task.task_file import write_task_file
 

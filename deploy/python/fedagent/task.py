@@ -118,7 +118,7 @@ class Task:
         if self._path is not None:
             return self._path.read_bytes()
         if self._source is not None and not self._content:
-            making = optional("fedagent_task.program.making", "torch")
+            making = optional("fedagent_task.program.export", "torch")
             self._content = encode_task(making.make_task(self._source).task)
         return self._content
 

@@ -65,7 +65,7 @@ def task_build(source: str, *, out: Path | None, as_json: bool) -> None:
     """
     if out is not None:
         style_of(out, SUFFIX)
-    making = optional("fedagent_task.program.making", "torch")
+    making = optional("fedagent_task.program.export", "torch")
     found, name = called(source)
     made = making.make_task(found)
     target = out if out is not None else Path(f"{name}{SUFFIX}")
