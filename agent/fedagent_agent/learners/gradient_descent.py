@@ -1,6 +1,7 @@
 """Learners that step down a mean gradient: `minibatch`, `bgd` and `sgd`."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TypedDict, Unpack
 
 import numpy as np
@@ -57,9 +58,13 @@ class Ring:
         self._y[: self._filled] = labels
         self._next = self._filled % self._size
 
-    def newest(self, count: int) -> Places:
-        """Return the places of the newest, oldest first."""
-        return (self._next - count + np.arange(count)) % self._size
+    def newest(self, count: int, part: slice) -> tuple[Inputs, Labels]:
+        """Return a part of the newest, oldest first: a view, unless it goes over the end."""
+        first = (self._next - count + part.start) % self._size
+        stop = first + part.stop - part.start
+        if stop <= self._size:
+            return self.rows(slice(first, stop))
+        return self.rows(np.arange(first, stop) % self._size)
 
     def rows(self, index: Places | slice) -> tuple[Inputs, Labels]:
         """Return some of the samples by their places, below `len`."""
@@ -248,11 +253,11 @@ class Sgd(Minibatch):
         """Do this many steps, or as many as there are samples for."""
         if not enough(self._model, self._waiting):
             return StepResult(0, 0, 0.0)
-        places, seen, total = self._memory.newest(self._waiting), 0, 0.0
-        parts = batches(len(places), self._spec.batch)
-        self._look(self._memory.rows(places[part]) for part in parts)
+        newest, seen, total = partial(self._memory.newest, self._waiting), 0, 0.0
+        parts = batches(self._waiting, self._spec.batch)
+        self._look(map(newest, parts))
         for part in parts[:iterations]:
-            x, y = self._memory.rows(places[part])
+            x, y = newest(part)
             total += self._descend(x, y) * len(y)
             seen = part.stop
         self._waiting -= seen
