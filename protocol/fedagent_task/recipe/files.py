@@ -76,31 +76,27 @@ def with_task(table: Mapping[str, object], folder: Path) -> tuple[Table, TaskFil
     told = {key: getattr(task.model, key) for key in _TOLD}
     rest = {key: value for key, value in model.items() if key != "task"}
     made: Table = {**table, "model": {**rest, **told}}
-    for section, defaults in (("learner", dict(task.learner)), ("data", _labels(task))):
-        given = table.get(section, {})
-        if defaults and isinstance(given, Mapping):
-            made[section] = {**defaults, **given}
+    _below(made, "learner", task.learner)
+    _below(made, "data", {"labels": list(task.labels)} if task.labels else {})
     return made, task
 
 
-def _labels(task: TaskFile) -> dict[str, object]:
-    return {"labels": list(task.labels)} if task.labels else {}
+def _below(table: Table, section: str, defaults: Mapping[str, object]) -> None:
+    """Put defaults below the keys that a section has."""
+    given = table.get(section, {})
+    if defaults and isinstance(given, Mapping):
+        table[section] = {**defaults, **given}
 
 
 def _with_defaults(table: Mapping[str, object], task: TaskFile, stem: str) -> Table:
     """Return the table with what a recipe needs beside its model."""
     name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     named = name if re.match("[a-z]", name) else f"task-{name}".rstrip("-")
-    defaults: dict[str, Mapping[str, object]] = {
-        "rounds": {"count": ROUNDS, "deadline_s": deadline_s(task)},
-        "budget": {"per_edge": CREDITS},
-        "learner": {"buffer": min(BUFFER, MAX_BUFFER_BYTES // (4 * task.model.features) or 1)},
-    }
     made: Table = {"name": named[:64], **table}
-    for section, values in defaults.items():
-        given = table.get(section, {})
-        if isinstance(given, Mapping):
-            made[section] = {**values, **given}
+    _below(made, "rounds", {"count": ROUNDS, "deadline_s": deadline_s(task)})
+    _below(made, "budget", {"per_edge": CREDITS})
+    buffer = min(BUFFER, MAX_BUFFER_BYTES // (4 * task.model.features) or 1)
+    _below(made, "learner", {"buffer": buffer})
     return made
 
 
