@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedagent_task.program.export import TaskSource
+from fedagent_task.program.source import TaskSource
 
 CLASSES = 5
 

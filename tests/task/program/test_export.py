@@ -10,7 +10,8 @@ from torch import nn
 
 from fedagent_task.errors import RecipeError, TaskFormatError
 from fedagent_task.program import decode_program, encode_program, meta
-from fedagent_task.program.export import TaskSource, build
+from fedagent_task.program.export import build
+from fedagent_task.program.source import TaskSource
 from fedagent_task.program.spec import Input
 from fedagent_task.program.torch_program import TorchProgram
 from tests.fakes.torch_models import family

@@ -10,7 +10,8 @@ import torch
 
 from fedagent_task.models import create
 from fedagent_task.program.codec import encode_program
-from fedagent_task.program.export import Built, TaskSource, build
+from fedagent_task.program.export import Built, build
+from fedagent_task.program.source import TaskSource
 from fedagent_task.program.torch_program import TorchProgram
 from fedagent_task.task_file import TaskFile, read_task_file, task_of_program, write_task_file
 from tests.fakes.torch_models import FAMILIES, family

@@ -10,7 +10,8 @@ from torch import nn
 
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.program.codec import elements
-from fedagent_task.program.export import Made, TaskSource, make_task
+from fedagent_task.program.export import Made, make_task
+from fedagent_task.program.source import TaskSource
 from fedagent_task.program.spec import Program
 from fedagent_task.program.torch_program import TorchProgram
 from fedagent_task.scoring.graph import WEIGHT
