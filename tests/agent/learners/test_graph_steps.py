@@ -26,7 +26,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from fedagent_agent.learners.torch_steps import HeldInTorch  # noqa: E402 - torch comes with it
 from fedagent_task.program.export import build  # noqa: E402 - the same
-from fedagent_task.program.source import TaskSource
+from fedagent_task.program.source import TaskSource  # noqa: E402 - the same
 
 nn = torch.nn
 FORMS: tuple[dict[str, object], ...] = (
