@@ -12,11 +12,10 @@ from msgspec import structs
 
 from fedagent_coordinator.books.ledger import (
     GENESIS,
-    UNBINDING,
+    bound_by,
     chain_hash,
     digest_of,
     entries_of,
-    parts_of,
 )
 from fedagent_coordinator.books.mark import MARK, MarkFile, read_mark
 from fedagent_coordinator.books.read import open_reader
@@ -244,11 +243,11 @@ def recompute(folder: Path, *changes: str, key: Identity | None = None) -> None:
     with closing(sqlite3.connect(folder / DATABASE)) as sql:
         entries, hash_ = list(entries_of(sql)), GENESIS
         (until,) = sql.execute("SELECT COALESCE(MAX(last), 0) FROM closed").fetchone()
-        newest = {(e.run_id, e.round or 0): e.seq for e in entries if e.kind not in UNBINDING}
+        newest = {bound_by(e.kind, e.run_id, e.round): e.seq for e in entries}
         for entry in entries:
-            bound, round_ = entry.digest, entry.round or 0
-            if newest.get((entry.run_id, round_)) == entry.seq and not 1 <= round_ <= until:
-                bound = digest_of(parts_of(sql, entry.run_id or "", round_))
+            bound, rows = entry.digest, bound_by(entry.kind, entry.run_id, entry.round)
+            if newest[rows] == entry.seq and not 1 <= rows[2] <= until:
+                bound = digest_of(sql, rows)
             hash_ = chain_hash(hash_, entry._replace(digest=bound)[:-1])
             sql.execute(
                 "UPDATE entries SET digest = ?, hash = ? WHERE seq = ?", (bound, hash_, entry.seq)

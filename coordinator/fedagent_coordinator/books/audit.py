@@ -10,7 +10,9 @@ import csv
 import io
 import sqlite3
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import astuple, dataclass, field, fields
+from itertools import product
 from pathlib import Path
 
 from fedagent_coordinator.books.settling import digest_of_saw
@@ -21,32 +23,28 @@ from fedagent_protocol.signed import ledger_head, verify
 
 from .archive import closed_pieces, closed_until, read, reopened
 from .ledger import (
-    UNBINDING,
+    BOUND,
+    WRITTEN,
+    Bound,
     Entry,
     Transfer,
+    bound_by,
     chain_hash,
     digest_of,
     entries_of,
     hash_at,
     moved,
-    parts_of,
     transfers_of,
 )
 from .mark import MARK, HighWaterMark, read_mark
-from .rows import Balance
+from .rows import Balance, unmoved
 
 _MAX_PROBLEMS = 100
-_CHANGED = "its rows have changed since the ledger bound them"
-_ROWS = """SELECT run_id, 0 FROM runs UNION SELECT run_id, 0 FROM main.closed
-    UNION SELECT run_id, round FROM rounds UNION SELECT run_id, round FROM orders
-    UNION SELECT run_id, round FROM edge_results UNION SELECT run_id, round FROM models
-    UNION SELECT run_id, round FROM metrics UNION SELECT run_id, round FROM evaluations
-    UNION SELECT run_id, round FROM answers"""
-"""Where there are rows that an entry must bind."""
 _AMOUNTS = """SELECT r.reserved_micro, r.rent_micro + COALESCE(SUM(o.price_micro), 0),
     r.rent_paid_micro + COALESCE(SUM((NOT o.unpaid) * o.price_micro), 0)
     FROM rounds r LEFT JOIN orders o USING (run_id, round) WHERE run_id = ? AND round = ?"""
 """What a round reserved, by its row and by its orders, and paid."""
+_SAW = "SELECT view, selection, controls, saw FROM rounds WHERE run_id = ? AND round = ?"
 _TALLIES = """SELECT run_id, client, COUNT(*), TOTAL(in_time), TOTAL(used), TOTAL(NOT unpaid),
     TOTAL((NOT unpaid) * price_micro) FROM orders GROUP BY run_id, client"""
 _DONE_BY = "SELECT run_id, idx, ordered, in_time, used, paid, paid_micro FROM clients"
@@ -98,10 +96,7 @@ class Ledger:
         """
         audit = _Audit(self._db, self._folder, whole=not since)
         mark = audit.read_mark()  # before the snapshot, which may only be newer
-        own = not self._db.in_transaction
-        if own:
-            self._db.execute("BEGIN")
-        try:
+        with nullcontext() if self._db.in_transaction else unmoved(self._db):
             audit.walk(since)
             if mark is not None:
                 audit.check_mark(mark)
@@ -110,9 +105,6 @@ class Ledger:
                 audit.check_archive(full=full)
                 audit.check_sums(full=full)
                 audit.check_database()
-        finally:
-            if own:
-                self._db.execute("ROLLBACK")
         problems = tuple(audit.problems)
         sums = map(sum, zip(*map(astuple, audit.balances.values()), strict=True))
         total = dict(zip((one.name for one in fields(Balance)), sums, strict=False))
@@ -133,8 +125,8 @@ class _Audit:
     problems: list[str] = field(default_factory=list)
     seq: int = 0
     public: bytes | None = None
-    bound: dict[tuple[str, int], bytes] = field(default_factory=dict)
-    """By run and round, the digest in the newest entry of the round."""
+    bound: dict[Bound, bytes] = field(default_factory=dict)
+    """The digest in the newest entry of each."""
     sums: dict[str, list[int]] = field(default_factory=dict)
     reserved: dict[tuple[str, int], int] = field(default_factory=dict)
     closed: dict[str, int] = field(default_factory=dict)
@@ -169,11 +161,9 @@ class _Audit:
             if chain_hash(before, entry[:-1]) != entry.hash:
                 self.problem(f"entry {entry.seq} breaks the hash chain")
             self.seq, before = entry.seq, entry.hash
-            if entry.run_id is None:
-                continue
-            if entry.kind not in UNBINDING:
-                self.bound[entry.run_id, entry.round or 0] = entry.digest
-            self._move(entry, entry.run_id)
+            if entry.run_id is not None:
+                self.bound[bound_by(entry.kind, entry.run_id, entry.round)] = entry.digest
+                self._move(entry, entry.run_id)
 
     def _move(self, entry: Entry, run_id: str) -> None:
         place, reserved = (run_id, entry.round or 0), 0
@@ -204,25 +194,26 @@ class _Audit:
 
     def check_rows(self) -> None:
         """Compare rows with the newest entry that binds them, and find rows without one."""
-        for run_id, round_ in self.bound:
-            if not 1 <= round_ <= self._closed(run_id):
-                self._compare(run_id, round_)
-                self._check_round(run_id, round_)
-        for run_id, round_ in self.db.execute(_ROWS).fetchall() if self.whole else ():
-            if (run_id, round_) not in self.bound:
-                self.problem(f"{_where(run_id, round_)}: {_CHANGED}")
+        for bound in self.bound:
+            what, run_id, round_ = bound
+            if 1 <= round_ <= self._closed(run_id):
+                continue
+            self._compare(bound)
+            row = self.db.execute(_SAW, (run_id, round_)).fetchone() if what == "round" else None
+            if row is not None and digest_of_saw(*row[:3]) != row[3]:
+                self.problem(f"round {round_}: what was decided has changed")
+        for row in self.db.execute(WRITTEN).fetchall() if self.whole else ():
+            if tuple(row) not in self.bound:
+                self._changed(tuple(row))
 
-    def _compare(self, run_id: str, round_: int) -> None:
-        if digest_of(parts_of(self.db, run_id, round_)) != self.bound[run_id, round_]:
-            self.problem(f"{_where(run_id, round_)}: {_CHANGED}")
+    def _compare(self, bound: Bound) -> None:
+        if digest_of(self.db, bound) != self.bound[bound]:
+            self._changed(bound)
 
-    def _check_round(self, run_id: str, round_: int) -> None:
-        row = self.db.execute(
-            "SELECT view, selection, controls, saw FROM rounds WHERE run_id = ? AND round = ?",
-            (run_id, round_),
-        ).fetchone()
-        if row is not None and digest_of_saw(*row[:3]) != row[3]:
-            self.problem(f"round {round_}: what was decided has changed")
+    def _changed(self, bound: Bound) -> None:
+        _, run_id, round_ = bound
+        where = f"round {round_}" if round_ else f"run {run_id[:8]}"
+        self.problem(f"{where}: its rows have changed since the ledger bound them")
 
     def check_archive(self, *, full: bool) -> None:
         """Find what is not in the archive as it was written, or, with `full`, as it was bound."""
@@ -232,9 +223,9 @@ class _Audit:
                     read(self.folder, piece, digest)
                     continue
                 with reopened(self.db, self.folder, [(piece, digest)], alone=True):
-                    for round_ in range(piece.first, piece.last + 1):
-                        if (piece.run_id, round_) in self.bound:
-                            self._compare(piece.run_id, round_)
+                    for round_, what in product(range(piece.first, piece.last + 1), BOUND):
+                        if (bound := (what, piece.run_id, round_)) in self.bound:
+                            self._compare(bound)
                     self._add_up()
             except StoreDamagedError as error:
                 self.problem(str(error))
@@ -272,7 +263,3 @@ class _Audit:
         head = ledger_head(mark.seq, bytes.fromhex(mark.hash))
         if mark.seq and self.public and not verify(self.public, mark.signature, head):
             self.problem("the head of the ledger is not signed by this coordinator")
-
-
-def _where(run_id: str, round_: int) -> str:
-    return f"round {round_}" if round_ else f"run {run_id[:8]}"

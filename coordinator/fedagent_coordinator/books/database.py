@@ -26,22 +26,18 @@ from fedagent_protocol.signed import ledger_head
 from .ledger import (
     COLUMNS,
     GENESIS,
-    UNBINDING,
-    Parts,
     balance_of,
+    bound_by,
     chain_hash,
     checked_micro,
     digest_of,
     hash_at,
     moved,
-    parts_of,
 )
 from .mark import MARK, HighWaterMark, MarkFile, read_mark
 from .schema import DAMAGE, DATABASE, one_line, prepare, refused_by_disk
 
 _BUSY_MS = 5000
-_KNOWN_ROUNDS = 4
-"""Of so many, the newest that an entry was of, it is kept what their rows come to."""
 _PRAGMAS = (
     "journal_mode = WAL",
     "synchronous = FULL",
@@ -84,7 +80,6 @@ class Database:
         self._failed: str | None = None
         self._mark: MarkFile | None = None
         self._signed: tuple[int, bytes] = (0, b"")
-        self._parts: dict[tuple[str, int], Parts] = {}
         missing = not self.path.exists()
         make_private(self.path)
         # Model jobs run in threads; the database is used by the event loop's alone.
@@ -161,21 +156,19 @@ class Database:
             raise StoreFailedError(self._failed)
         before = self.seq, self._hash
         try:
-            self._begin()
+            self.connection.execute("BEGIN IMMEDIATE")
+            self._refuse_foreign()
             yield self.connection
             self.checkpoint(f"{name}.before-commit")
             self.connection.execute("COMMIT")
         except BaseException as error:
             self._roll_back(error)
-            self._parts.clear()
             self.seq, self._hash = before
             if isinstance(error, sqlite3.IntegrityError):
                 raise LedgerError(f"the ledger refuses this: {error}") from error
             if isinstance(error, sqlite3.Error):
                 raise StoreFailedError(str(error)) from error
             raise
-        while len(self._parts) > _KNOWN_ROUNDS:
-            del self._parts[next(iter(self._parts))]
         self.checkpoint(f"{name}.committed")
         assert self._mark is not None
         try:
@@ -185,11 +178,10 @@ class Database:
             raise StoreFailedError(self._failed) from error
         self.checkpoint(f"{name}.marked")
 
-    def _begin(self) -> None:
-        self.connection.execute("BEGIN IMMEDIATE")
+    def _refuse_foreign(self) -> None:
         if self._newest() != (self.seq, self._hash):
             self._failed = FOREIGN
-            raise StoreFailedError(self._failed)
+            raise StoreFailedError(FOREIGN)
 
     def _roll_back(self, error: BaseException) -> None:
         if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
@@ -266,7 +258,7 @@ class Database:
         reserved_micro: int = 0,
         note: str = "",
     ) -> None:
-        """Append an entry, which binds the rows of its round as they are now, and move its money.
+        """Append an entry, which binds its rows as they are now, and move its money.
 
         Of what the round has `reserved_micro` the rest is free.
 
@@ -274,11 +266,7 @@ class Database:
             sqlite3.IntegrityError: There is not so much, or the round has such an entry.
         """
         amount = checked_micro(kind, amount_micro)
-        digest = b""
-        if kind not in UNBINDING:
-            place = (run_id or "", round_ or 0)
-            parts = parts_of(self.connection, *place, kind, self._parts.pop(place, None))
-            digest, self._parts[place] = digest_of(parts), parts
+        digest = digest_of(self.connection, bound_by(kind, run_id, round_))
         change = moved(kind, amount, reserved_micro)
         balance = map(sum, zip(balance_of(self.connection, run_id or ""), change, strict=True))
         self.seq += 1

@@ -8,10 +8,9 @@ lets none fall below zero and holds granted = free + reserved + settled::
     settle     reserved -> settled     what was paid of it; the rest goes back to free
     void       reserved -> free        the round did not count
 
-Whom a round pays is in its rows: an order not `unpaid`, a rent that was paid. Every entry binds
-all rows of its round by one digest, those of the run itself as round 0, what people call its agents
-and edges too, with ids in the place of indices: the newest entry of a round holds. Left out are
-policies' snapshots, and sums.
+Whom a round pays is in its rows: an order not `unpaid`, a rent that was paid. Every entry binds the
+rows that were written with it by one digest, with ids in the place of indices; of two entries that
+bind the same rows the newer one holds. Left out are policies' snapshots, and sums.
 """
 
 # ruff: noqa: S608 - every query is made of constants
@@ -25,8 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from fedagent_coordinator.errors import LedgerError
-from fedagent_protocol.messages import MAX_MICRO, LedgerHead
-from fedagent_protocol.signed import ledger_head, verify
+from fedagent_protocol.messages import MAX_MICRO
 
 GENESIS = bytes(32)
 """What the first entry of the ledger names as its predecessor."""
@@ -34,35 +32,43 @@ GENESIS = bytes(32)
 _CLIENT = "JOIN clients c ON c.run_id = a.run_id AND c.idx = a.client"
 _EDGE = "JOIN edges e ON e.run_id = a.run_id AND e.idx = a.edge"
 _AT = "WHERE a.run_id = ?1 AND a.round = ?2"
+_SCORES = "('device_score', 'device_samples', 'train_loss')"
+"""Metrics that a round is settled with; the others are measured later."""
+_ROUND = "round"
 BOUND = {
-    "runs": "SELECT * FROM runs WHERE run_id = ?1 AND ?2 = 0",
-    "closed": "SELECT * FROM main.closed WHERE run_id = ?1 AND ?2 = 0 ORDER BY first",
-    "clients": "SELECT idx, agent_id, label FROM clients WHERE run_id = ?1 AND ?2 = 0 ORDER BY idx",
-    "edges": "SELECT idx, edge_id, label FROM edges WHERE run_id = ?1 AND ?2 = 0 ORDER BY idx",
-    "rounds": f"""SELECT round, state, policy, saw, a.ordered, reserved_micro, a.rent_micro,
-    rent_paid_micro, psi, reason, timing, opened_ms, closed_ms, e.edge_id FROM rounds a
-    LEFT JOIN edges e ON e.run_id = a.run_id AND e.idx = a.rented_edge {_AT}""",
-    "orders": f"SELECT a.*, c.agent_id, e.edge_id FROM orders a {_CLIENT} {_EDGE} {_AT} "
-    "ORDER BY client",
-    "edge_results": f"SELECT a.*, e.edge_id FROM edge_results a {_EDGE} {_AT} ORDER BY edge",
-    "models": f"SELECT * FROM models a {_AT}",
-    "metrics": f"SELECT * FROM metrics a {_AT} ORDER BY metric",
-    "evaluations": f"SELECT * FROM evaluations a {_AT}",
-    "answers": f"SELECT a.*, c.agent_id, e.edge_id FROM answers a {_CLIENT} {_EDGE} {_AT} "
-    "ORDER BY client",
+    "run": ("SELECT * FROM runs WHERE run_id = ?1 AND ?2 = 0",),
+    "close": ("SELECT * FROM main.closed WHERE run_id = ?1 AND ?2 = 0 ORDER BY first",),
+    "names": (
+        "SELECT idx, agent_id, label FROM clients WHERE run_id = ?1 AND ?2 = 0 ORDER BY idx",
+        "SELECT idx, edge_id, label FROM edges WHERE run_id = ?1 AND ?2 = 0 ORDER BY idx",
+    ),
+    _ROUND: (
+        f"""SELECT round, state, policy, saw, a.ordered, reserved_micro, a.rent_micro,
+        rent_paid_micro, psi, reason, timing, opened_ms, closed_ms, e.edge_id FROM rounds a
+        LEFT JOIN edges e ON e.run_id = a.run_id AND e.idx = a.rented_edge {_AT}""",
+        f"SELECT a.*, c.agent_id, e.edge_id FROM orders a {_CLIENT} {_EDGE} {_AT} ORDER BY client",
+        f"SELECT a.*, e.edge_id FROM edge_results a {_EDGE} {_AT} ORDER BY edge",
+        f"SELECT * FROM metrics a {_AT} AND metric IN {_SCORES} ORDER BY metric",
+    ),
+    "model": (f"SELECT * FROM models a {_AT}",),
+    "metrics": (f"SELECT * FROM metrics a {_AT} AND metric NOT IN {_SCORES} ORDER BY metric",),
+    "evaluation": (
+        f"SELECT * FROM evaluations a {_AT}",
+        f"SELECT a.*, c.agent_id, e.edge_id FROM answers a {_CLIENT} {_EDGE} {_AT} ORDER BY client",
+    ),
 }
-"""By table, the rows that an entry binds, of a run and a round."""
-CHANGED = {
-    "reserve": ("rounds",),
-    "settle": ("rounds", "orders", "edge_results", "metrics"),
-    "model": ("models",),
-    "metrics": ("metrics",),
-    "evaluation": ("evaluations", "answers"),
-    "names": ("clients", "edges"),
-}
-"""By kind of entry, the tables in which rows of its round change with it; all with another kind."""
-UNBINDING = ("grant", "note", "accept")
-"""Entries that bind no rows."""
+"""The rows that an entry binds, of a run (as round 0) or a round; those of none bind nothing."""
+WRITTEN = f"""SELECT 'run', run_id, 0 FROM runs UNION SELECT 'close', run_id, 0 FROM main.closed
+    UNION SELECT 'names', run_id, 0 FROM clients UNION SELECT 'names', run_id, 0 FROM edges
+    UNION SELECT 'round', run_id, round FROM rounds UNION SELECT 'round', run_id, round FROM orders
+    UNION SELECT 'round', run_id, round FROM edge_results
+    UNION SELECT 'model', run_id, round FROM models
+    UNION SELECT iif(metric IN {_SCORES}, 'round', 'metrics'), run_id, round FROM metrics
+    UNION SELECT 'evaluation', run_id, round FROM evaluations
+    UNION SELECT 'evaluation', run_id, round FROM answers"""
+"""Where there are rows that an entry must bind, as its `Bound`."""
+Bound = tuple[str, str, int]
+"""What an entry binds rows of: a key of `BOUND`, a run, and a round or 0."""
 _BALANCE = "granted_micro, free_micro, reserved_micro, settled_micro, voided_micro"
 
 _MOVED = "SELECT seq, n.run_id, n.round, kind"
@@ -148,31 +154,21 @@ def chain_hash(previous: bytes, values: Sequence[object]) -> bytes:
     return hashlib.sha256(previous + msgspec.msgpack.encode(values)).digest()
 
 
-Parts = dict[str, bytes]
-"""By table, the digest of the rows of a round."""
-_NO_ROWS: Parts = dict.fromkeys(BOUND, hashlib.sha256(msgspec.msgpack.encode([])).digest())
+def bound_by(kind: str, run_id: str | None, round_: int | None) -> Bound:
+    """Return what an entry of a kind binds; of some kinds nothing."""
+    what = _ROUND if kind in ("reserve", "settle", "void") else kind
+    return what, run_id or "", round_ or 0
 
 
-def parts_of(
-    sql: sqlite3.Connection, run_id: str, round_: int, kind: str = "", known: Parts | None = None
-) -> Parts:
-    """Return the digests of the rows of a round; round 0 is the run itself.
-
-    With what was `known` before an entry of a kind, no more is read than changes with that.
-    """
-    if kind == "reserve":
-        known = _NO_ROWS
-    cursor, parts = sql.cursor(), dict(known or {})
+def digest_of(sql: sqlite3.Connection, bound: Bound) -> bytes:
+    """Return the digest of rows as they are now; empty where nothing is bound."""
+    what, *place = bound
+    if what not in BOUND:
+        return b""
+    cursor = sql.cursor()
     cursor.row_factory = None  # tuples
-    for table in BOUND if known is None else CHANGED.get(kind, BOUND):
-        rows = cursor.execute(BOUND[table], (run_id, round_)).fetchall()
-        parts[table] = hashlib.sha256(msgspec.msgpack.encode(rows)).digest()
-    return parts
-
-
-def digest_of(parts: Parts) -> bytes:
-    """Return the digest of all rows of a round."""
-    return hashlib.sha256(b"".join(parts[table] for table in BOUND)).digest()
+    rows = [cursor.execute(query, place).fetchall() for query in BOUND[what]]
+    return hashlib.sha256(msgspec.msgpack.encode(rows)).digest()
 
 
 def entries_of(sql: sqlite3.Connection, since: int = 0) -> Iterator[Entry]:
@@ -233,8 +229,3 @@ def moved(kind: str, amount: int, reserved: int = 0) -> tuple[int, int, int, int
             return 0, reserved, -reserved, 0, reserved
         case _:
             return 0, 0, 0, 0, 0
-
-
-def is_genuine(head: LedgerHead, public: bytes) -> bool:
-    """Return whether the coordinator with this key has signed a head."""
-    return verify(public, head.signature, ledger_head(head.seq, head.hash))

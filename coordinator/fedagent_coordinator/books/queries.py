@@ -8,7 +8,7 @@
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -29,6 +29,7 @@ from .rows import (
     RoundRow,
     RunRow,
     fetch,
+    unmoved,
     unpacked,
 )
 from .schema import DATABASE, check_version, finding_damage
@@ -62,14 +63,9 @@ class Queries:
         self.folder = folder
         self.models = ModelQueries(connection)
 
-    @contextmanager
-    def unmoved(self) -> Iterator[None]:
+    def unmoved(self) -> AbstractContextManager[None]:
         """See one state of the database in all queries of this context."""
-        self._db.execute("BEGIN")
-        try:
-            yield
-        finally:
-            self._db.execute("ROLLBACK")
+        return unmoved(self._db)
 
     def written(self) -> int:
         """Return a number that changes with each commit of another connection."""

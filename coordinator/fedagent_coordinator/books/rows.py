@@ -2,7 +2,8 @@
 
 import sqlite3
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -192,3 +193,13 @@ def fetch(
     found = [dict(row) for row in sql.execute(query, values)]
     # Not strict: SQLite has 0 and 1 for a bool.
     return msgspec.convert(found, list[kind], strict=False)  # type: ignore[valid-type]  # checked at run time
+
+
+@contextmanager
+def unmoved(sql: sqlite3.Connection) -> Iterator[None]:
+    """See one state of the database in all queries of this context."""
+    sql.execute("BEGIN")
+    try:
+        yield
+    finally:
+        sql.execute("ROLLBACK")

@@ -27,7 +27,7 @@ _DISK = {
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
 }
-VERSION = 16
+VERSION = 17
 """In `PRAGMA user_version`."""
 PAGE_BYTES = 2048
 """A transaction writes whole pages, most of them for one short row."""

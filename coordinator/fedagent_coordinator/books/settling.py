@@ -20,7 +20,6 @@ from fedagent_coordinator.errors import InvalidSelectionError, LedgerError
 from fedagent_coordinator.policies.base import IntArray, RoundView
 from fedagent_coordinator.policies.selection import check_selection, check_view, spent_per_edge
 from fedagent_protocol.errors import credits_text
-from fedagent_protocol.messages import OutcomeStatus
 from fedagent_task.scoring.measures import DEVICE_SCORE, TRAIN_LOSS
 
 DEVICE_SAMPLES = "device_samples"
@@ -29,9 +28,16 @@ _ORDER = ("place", "client", "edge", "price_micro")
 _ENDED = ("in_time", *COLUMNS, "status", "reason", "weight", "norm")
 _PROOF = ("claim", "public", "signature")
 _UNSIGNED = (None, None, None)
-_COUNTED = """UPDATE clients SET ordered = ordered + 1, in_time = in_time + ?, used = used + ?,
-    paid = paid + ?, paid_micro = paid_micro + ?, released = released + ?,
-    last_round = ?, last_status = ?, last_reason = ? WHERE run_id = ? AND idx = ?"""
+_COUNTED = """UPDATE clients SET ordered = ordered + 1,
+    in_time = clients.in_time + IFNULL(o.in_time, 0), used = clients.used + IFNULL(o.used, 0),
+    paid = paid + IFNULL(NOT unpaid, 0),
+    paid_micro = paid_micro + IFNULL(NOT unpaid, 0) * price_micro,
+    released = released + (status IS NOT 'declined'),
+    last_round = iif(status IS NULL, last_round, round), last_status = IFNULL(status, last_status),
+    last_reason = IFNULL(reason, last_reason)
+    FROM (SELECT * FROM orders WHERE run_id = ?1 AND round = ?2) o
+    WHERE clients.run_id = ?1 AND idx = o.client"""
+"""An update may have left each client that was ordered, but for one that declined."""
 Orders = list[tuple[int, int, int, int]]
 """Place, client, edge and price of each order of a round."""
 
@@ -148,19 +154,7 @@ def settle(db: Database, run_id: str, result: Settle, ordered: Orders | None) ->
     rows = [(*a, *b, *c) for a, b, c in zip(orders, ended, proofs, strict=True)]
     _insert_orders(sql, key, (*_ORDER, *_ENDED, *_PROOF), rows)
     db.checkpoint("settle.half")
-    paid = 0
-    counted = []
-    names = ("in_time", "used", "unpaid", "status", "reason")
-    for (_, client, _, price), in_time, used, unpaid, status, reason in zip(
-        orders, *(columns[name] for name in names), strict=True
-    ):
-        micro = 0 if unpaid else price
-        paid += micro
-        # What it declined has not left it.
-        released = status != OutcomeStatus.DECLINED.value
-        end = (micro, released, result.round, status, reason, run_id, client)
-        counted.append((in_time, used, not unpaid, *end))
-    sql.executemany(_COUNTED, counted)
+    sql.execute(_COUNTED, key)
     _close_edges(sql, result, run_id)
     sql.execute(
         "UPDATE rounds SET state = 'done', psi = ?, timing = ?, reason = ?, closed_ms = ?, "
@@ -171,8 +165,10 @@ def settle(db: Database, run_id: str, result: Settle, ordered: Orders | None) ->
         ),
     )
     _insert_scores(sql, run_id, result)
-    amount = paid + f.rent_micro
-    db.append("settle", *key, amount_micro=amount, reserved_micro=reserved)
+    paid = sum(
+        price for (*_, price), free in zip(orders, columns["unpaid"], strict=True) if not free
+    )
+    db.append("settle", *key, amount_micro=paid + f.rent_micro, reserved_micro=reserved)
 
 
 def _check_ends(
@@ -267,12 +263,7 @@ def void_open(db: Database, run_id: str, reason: str) -> tuple[int, ...]:
         view, selection = saw(row)
         orders = orders_of(view, selection.pairs)
         _insert_orders(sql, key, _ORDER, orders)
-        # An update may have left a device that was ordered.
-        sql.executemany(
-            "UPDATE clients SET ordered = ordered + 1, released = released + 1 "
-            "WHERE run_id = ? AND idx = ?",
-            [(run_id, client) for _, client, _, _ in orders],
-        )
+        sql.execute(_COUNTED, key)
         sql.execute(
             "UPDATE rounds SET state = 'void', reason = ?, closed_ms = ? "
             "WHERE run_id = ? AND round = ?",

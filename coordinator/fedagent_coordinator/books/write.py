@@ -5,6 +5,8 @@ once: a second `settle` changes nothing, and `void_open_rounds` ends at restart 
 flight. The process that opens a store holds the data directory's lock.
 """
 
+# ruff: noqa: S608 - every query is made of constants
+
 import sqlite3
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +20,7 @@ from fedagent_coordinator.books import archive
 from fedagent_coordinator.books import settling as rounds
 from fedagent_coordinator.books.database import Database
 from fedagent_coordinator.books.evaluations import insert_evaluation
-from fedagent_coordinator.books.ledger import checked_micro, hash_at, is_genuine
+from fedagent_coordinator.books.ledger import checked_micro, hash_at
 from fedagent_coordinator.books.read import Reader
 from fedagent_coordinator.books.records import pack
 from fedagent_coordinator.books.rows import RunRow
@@ -38,6 +40,7 @@ from fedagent_coordinator.errors import (
 )
 from fedagent_coordinator.policies.base import State
 from fedagent_protocol.messages import LedgerHead
+from fedagent_protocol.signed import ledger_head, verify
 
 VERIFIED_AT_START = 2000
 """Newest entries that a start verifies; `fedagent ledger verify` verifies all."""
@@ -61,12 +64,10 @@ class _Index:
 
     def __init__(self, database: Database, run_id: str, table: str, column: str) -> None:
         self._db, self._run_id = database, run_id
-        self._insert = f"INSERT INTO {table} (run_id, idx, {column}) VALUES (?, ?, ?)"  # noqa: S608 - constants
-        self._rename = f"UPDATE {table} SET label = ? WHERE run_id = ? AND {column} = ?"  # noqa: S608 - constants
-        rows = database.connection.execute(
-            f"SELECT {column}, idx, label FROM {table} WHERE run_id = ?",  # noqa: S608 - constants
-            (run_id,),
-        ).fetchall()
+        self._insert = f"INSERT INTO {table} (run_id, idx, {column}, label) VALUES (?, ?, ?, ?)"
+        self._rename = f"UPDATE {table} SET label = ? WHERE run_id = ? AND {column} = ?"
+        query = f"SELECT {column}, idx, label FROM {table} WHERE run_id = ?"
+        rows = database.connection.execute(query, (run_id,)).fetchall()
         self.places: dict[str, int] = {row[0]: row[1] for row in rows}
         self._labels: dict[str, str] = {row[0]: row[2] for row in rows}
         self._waiting: dict[str, str] = {}
@@ -74,31 +75,29 @@ class _Index:
     def find(self, ids: Sequence[str]) -> list[int]:
         fresh = [id_ for id_ in dict.fromkeys(ids) if id_ not in self.places]
         if fresh:
-            places = {id_: len(self.places) + i for i, id_ in enumerate(fresh)}
+            places = {id_: place for place, id_ in enumerate(fresh, len(self.places))}
+            labels = {id_: self._waiting.pop(id_, "") for id_ in fresh}
+            rows = [(self._run_id, place, id_, labels[id_]) for id_, place in places.items()]
             with self._db.transaction("index") as sql:
-                rows = [(self._run_id, place, id_) for id_, place in places.items()]
                 sql.executemany(self._insert, rows)
                 self._db.append("names", self._run_id)
-            self.places.update(places)
-            self.label({id_: self._waiting.pop(id_) for id_ in fresh if id_ in self._waiting})
+            self.places |= places
+            self._labels |= labels
         return [self.places[id_] for id_ in ids]
 
     def label(self, labels: Mapping[str, str]) -> None:
-        changed = {}
-        for id_, label in labels.items():
-            if id_ not in self.places:
-                self._waiting[id_] = label
-            elif self._labels.get(id_) != label:
-                changed[id_] = label
+        self._waiting |= {id_: label for id_, label in labels.items() if id_ not in self.places}
         while len(self._waiting) > MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]
+        known = self._labels
+        changed = {id_: new for id_, new in labels.items() if known.get(id_, new) != new}
         if not changed:
             return
         with self._db.transaction("label") as sql:
             rows = [(label, self._run_id, id_) for id_, label in changed.items()]
             sql.executemany(self._rename, rows)
             self._db.append("names", self._run_id)
-        self._labels.update(changed)
+        self._labels |= changed
 
 
 class RunIndices:
@@ -149,7 +148,7 @@ class Books(Database):
         """Refuse books that are not whole, unless an operator accepts them, now or formerly."""
         with finding_damage(self.connection, self.path):
             (accepted,) = self.connection.execute(
-                f"SELECT COALESCE(MAX(seq), 0) FROM entries {_ACCEPTED}"  # noqa: S608 - constants
+                f"SELECT COALESCE(MAX(seq), 0) FROM entries {_ACCEPTED}"
             ).fetchone()
             report = self.read.ledger.verify(since=max(accepted, self.seq - VERIFIED_AT_START))
         if not report.problems:
@@ -168,9 +167,10 @@ class Books(Database):
         if self.identity is None or head.coordinator != self.identity.id:
             return
         found = hash_at(self.connection, head.seq)
-        if found == head.hash or not is_genuine(head, self.identity.public_bytes):
+        signed = ledger_head(head.seq, head.hash)
+        if found == head.hash or not verify(self.identity.public_bytes, head.signature, signed):
             return
-        accepted = f"SELECT 1 FROM entries {_ACCEPTED} AND ? BETWEEN seq AND amount_micro"  # noqa: S608 - constants
+        accepted = f"SELECT 1 FROM entries {_ACCEPTED} AND ? BETWEEN seq AND amount_micro"
         if self.connection.execute(accepted, (head.seq,)).fetchone() is not None:
             return
         problem = f"edge {edge} is a witness of entry {head.seq} ({head.hash.hex()[:16]}), "

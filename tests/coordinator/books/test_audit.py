@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.books import write as store_of
-from fedagent_coordinator.books.ledger import parts_of
+from fedagent_coordinator.books.ledger import BOUND, digest_of
 from fedagent_coordinator.books.read import open_reader
 from fedagent_coordinator.books.schema import prepare
 from fedagent_coordinator.books.write import Books
@@ -165,5 +165,6 @@ def test_every_other_column_is_bound() -> None:
             if not UNBOUND & {table, f"{table}.{row[1]}"}
         }
         sql.set_authorizer(note)
-        parts_of(sql, "r", 1)
+        for what in BOUND:
+            digest_of(sql, (what, "r", 1))
     assert columns <= read
