@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from fedagent_coordinator.books.rows import RunRow
+from fedagent_coordinator.books.rows import RoundRow, RunRow
 from fedagent_coordinator.books.write import Books
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol.errors import FedagentError, ProtocolError
@@ -153,8 +153,8 @@ def open_run(
         blobs.put(task.once_bytes)
     progress = _with_model(store, blobs, recipe, run_id, task)
     progress = _with_past(store, recipe, run_id, progress, opinions)
-    if recipe.data.standardize and (kept := store.read.standardized(run_id)) is not None:
-        data = msgspec.json.decode(kept, type=Recipe).data
+    if recipe.data.standardize and run.scaled:
+        data = msgspec.json.decode(run.recipe, type=Recipe).data
         recipe = structs.replace(recipe, data=data)
     return OpenedRun(run_id, former is not None, progress, recipe)
 
@@ -316,12 +316,14 @@ def _past_evaluations(store: Books, run_id: str, recipe: Recipe, mode: OpinionMo
     client, score = np.array(list(latest), np.int64), np.array(list(latest.values()), np.float64)
     found.opinions = by_client(client, score, int(client.max(initial=-1)) + 1)
     with read.whole(run_id, first=since + 1) as past:
-        done, trained = past.done_rounds(run_id, since), past.trained_since(run_id, since)
+        rounds = past.rounds(run_id, last=read.last_round(run_id) - since)
+        done = [row for row in rounds if row.round > since and row.state == "done"]
+        trained = {row.agent for row in past.outcomes(run_id, since=since) if row.used}
     progress, due, found.evaluated = read.progress(run_id), False, len(evaluated)
-    for place, (_, ordered) in enumerate(done, start=1 + progress.rounds_done - len(done)):
+    for place, row in enumerate(done, start=1 + progress.rounds_done - len(done)):
         last = is_last(recipe, place)
-        due = found.is_due(merges=merges(recipe, place), played=ordered > 0, last=last)
-    found.pending = done[-1][0] if due else None
+        due = found.is_due(merges=merges(recipe, place), played=row.ordered > 0, last=last)
+    found.pending = done[-1].round if due else None
     if mode is OpinionMode.REPORT and found.pending is not None:
         model, lost_of = read.models.last(run_id), found.pending
         digest = model.digest if model is not None and model.round == lost_of else ""
@@ -335,7 +337,7 @@ def _past_evaluations(store: Books, run_id: str, recipe: Recipe, mode: OpinionMo
     if mode is OpinionMode.PEERS:
         answers = read.evaluations.answers(run_id, since)
         found.volunteers = frozenset(row.client for row in answers if row.score is None)
-        found.trained = set(trained)
+        found.trained = trained
     return found
 
 

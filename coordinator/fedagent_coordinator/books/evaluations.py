@@ -3,6 +3,8 @@
 Policies learn from opinions, so a run can be replayed only as long as they are whole.
 """
 
+# ruff: noqa: S608 - every query is made of constants
+
 import json
 import sqlite3
 from collections.abc import Mapping
@@ -98,19 +100,14 @@ class EvaluationQueries:
     def rows(self, run_id: str) -> list[ModelEvaluation]:
         """Return every evaluation of a run, oldest first."""
         rows = self._db.execute(
-            f"SELECT {', '.join(_HEAD)} FROM evaluations WHERE run_id = ? ORDER BY round",  # noqa: S608 - constants
+            f"SELECT {', '.join(_HEAD)} FROM evaluations WHERE run_id = ? ORDER BY round",
             (run_id,),
         )
         return [ModelEvaluation(**{**row, "reasons": json.loads(row["reasons"])}) for row in rows]
 
-    def first_of(self, run_id: str, last: int, round_: int | None = None) -> int:
-        """Return the round of the oldest of the `last` evaluations (0: all), or `round_`."""
-        row = self._db.execute(
-            "SELECT round FROM evaluations WHERE run_id = ? ORDER BY round DESC LIMIT 1 OFFSET ?",
-            (run_id, last - 1),
-        ).fetchone()
-        found = 1 if row is None or last == 0 else int(row[0])
-        return found if round_ is None else round_
+    def first_of(self, run_id: str, last: int) -> int:
+        """Return the round of the oldest of the `last` evaluations; 0 is all of them."""
+        return min((row.round for row in self.rows(run_id)[-last:]), default=1)
 
     def answered(self, run_id: str) -> list[ModelEvaluation]:
         """Return every evaluation of a run with its opinions or volunteers, oldest first."""
@@ -129,13 +126,6 @@ class EvaluationQueries:
             for own in (found.get(row.round, []),)
         ]
 
-    def exists(self, run_id: str, round_: int) -> bool:
-        """Return whether the evaluation after a round is stored."""
-        row = self._db.execute(
-            "SELECT 1 FROM evaluations WHERE run_id = ? AND round = ?", (run_id, round_)
-        ).fetchone()
-        return row is not None
-
     def answers(self, run_id: str, round_: int | None = None) -> list[AnswerRow]:
         """Return what was answered of one model, or of every one, by round and client."""
         return fetch(self._db, AnswerRow, _ANSWERS, (run_id, round_))
@@ -150,8 +140,8 @@ class EvaluationQueries:
         return {client: score for client, score, _ in rows}
 
 
-def insert_evaluation(sql: sqlite3.Connection, run_id: str, found: BookEvaluation) -> None:
-    """Write an evaluation with its opinions or volunteers, in the store's transaction."""
+def insert_evaluation(sql: sqlite3.Connection, run_id: str, found: BookEvaluation) -> bool:
+    """Write an evaluation with its opinions or volunteers; False if its round has them already."""
     columns = [found.client.tolist(), found.edge.tolist()]
     if found.peers:
         columns += [[None] * len(found.client)] * 3
@@ -167,13 +157,16 @@ def insert_evaluation(sql: sqlite3.Connection, run_id: str, found: BookEvaluatio
             float(found.seconds),
         ),
     )
-    sql.execute(
-        f"INSERT INTO evaluations (run_id, {', '.join(_HEAD)}) "  # noqa: S608 - constants
-        f"VALUES (?, {', '.join('?' * len(_HEAD))})",
+    made = sql.execute(
+        f"INSERT INTO evaluations (run_id, {', '.join(_HEAD)}) "
+        f"VALUES (?, {', '.join('?' * len(_HEAD))}) ON CONFLICT (run_id, round) DO NOTHING",
         (run_id, *head),
     )
+    if not made.rowcount:
+        return False
     sql.executemany(
         "INSERT INTO answers (run_id, round, client, edge, score, samples, epsilon) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
         [(run_id, found.round, *row) for row in rows],
     )
+    return True

@@ -10,9 +10,10 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from fedagent_coordinator.errors import UnknownRunError
 
@@ -37,9 +38,11 @@ from .schema import DATABASE, check_version, finding_damage
 Q = TypeVar("Q", bound="Queries")
 ORDERS_OF = 500
 """Newest rounds among which orders of one client are looked for."""
-_RUN = """SELECT run_id, recipe_digest, coalesce(scaled, recipe) AS recipe, extended, seed,
-    unlimited, origin, begun_ms, ended_ms, end_reason FROM runs"""
+_RUN = """SELECT run_id, recipe_digest, coalesce(scaled, recipe) AS recipe,
+    scaled IS NOT NULL AS scaled, extended, seed, unlimited, origin, begun_ms, ended_ms, end_reason
+    FROM runs"""
 _SUMS = "COALESCE(SUM(o.in_time), 0) AS in_time, COALESCE(SUM(o.used), 0) AS used"
+_EDGE = "JOIN edges e ON e.run_id = o.run_id AND e.idx = o.edge"
 _PAID = "COALESCE(SUM((NOT o.unpaid) * o.price_micro), 0)"
 
 
@@ -84,7 +87,7 @@ class Queries:
             UnknownRunError: There is none, or more than one begins so.
         """
         begins = run_id or ""
-        found = self._runs("substr(run_id, 1, length(?)) = ?", begins, begins)
+        found = self._runs("substr(run_id, 1, length(?1)) = ?1", begins)
         if not found or (run_id is not None and len(found) > 1):
             raise UnknownRunError(begins)
         return found[0]
@@ -98,14 +101,8 @@ class Queries:
         return next(iter(self._runs("ended_ms IS NULL")), None)
 
     def _runs(self, where: str, *values: object) -> list[RunRow]:
-        return fetch(
-            self._db, RunRow, f"{_RUN} WHERE {where} ORDER BY begun_ms DESC, run_id", values
-        )
-
-    def standardized(self, run_id: str) -> str | None:
-        """Return a run's recipe with what features are scaled by; None where that is not known."""
-        found = self._value("SELECT scaled FROM runs WHERE run_id = ?", run_id)
-        return None if found is None else str(found)
+        query = f"{_RUN} WHERE {where} ORDER BY begun_ms DESC, run_id"
+        return fetch(self._db, RunRow, query, values)
 
     def rounds_of(self, run: RunRow) -> int | None:
         """Return how many rounds a run is to have, with those it was extended by.
@@ -121,35 +118,19 @@ class Queries:
 
     def rounds_done(self, run_id: str) -> int:
         """Return how many rounds were settled."""
-        query = "SELECT COUNT(*) FROM rounds WHERE run_id = ? AND state = 'done'"
-        return int(self._value(query, run_id))
+        return self._number(
+            "SELECT COUNT(*) FROM rounds WHERE run_id = ? AND state = 'done'", run_id
+        )
 
     def last_round(self, run_id: str) -> int:
         """Return the number of the newest round; 0 before the first."""
-        return int(
-            self._value("SELECT COALESCE(MAX(round), 0) FROM rounds WHERE run_id = ?", run_id)
-        )
+        return self._number("SELECT MAX(round) FROM rounds WHERE run_id = ?", run_id)
 
     def round_state(self, run_id: str, round_: int) -> str | None:
         """Return ``open``, ``done`` or ``void``; None if there is no such round."""
-        found = self._value(
-            "SELECT state FROM rounds WHERE run_id = ? AND round = ?", run_id, round_
-        )
-        return None if found is None else str(found)
-
-    def open_rounds(self, run_id: str) -> int:
-        """Return how many rounds have not ended."""
-        query = "SELECT COUNT(*) FROM rounds WHERE run_id = ? AND state = 'open'"
-        return int(self._value(query, run_id))
-
-    def done_rounds(self, run_id: str, since: int) -> list[tuple[int, int]]:
-        """Return the settled rounds after `since`, and how many clients each ordered."""
-        rows = self._db.execute(
-            "SELECT round, ordered FROM rounds "
-            "WHERE run_id = ? AND round > ? AND state = 'done' ORDER BY round",
-            (run_id, since),
-        )
-        return [(round_, ordered) for round_, ordered in rows]
+        query = "SELECT state FROM rounds WHERE run_id = ? AND round = ?"
+        row = self._db.execute(query, (run_id, round_)).fetchone()
+        return None if row is None else str(row[0])
 
     def rounds(self, run_id: str, *, last: int | None = None) -> list[RoundRow]:
         """Return the rounds of a run, oldest first; only the `last` ones if given."""
@@ -172,8 +153,7 @@ class Queries:
             more = {
                 "timing_ms": json.loads(row["timing"]),
                 "metrics": metrics.get(row["round"], {}),
-                "iterations": decided.iterations,
-                "notes": decided.notes,
+                **structs.asdict(decided),
             }
             found.append(msgspec.convert({**row, **more}, RoundRow))
         return found
@@ -194,32 +174,26 @@ class Queries:
             OrderRow,
             "SELECT o.round, e.edge_id, o.price_micro, COALESCE(o.status, r.state) AS status, "
             "COALESCE(o.reason, r.reason) AS reason, COALESCE(o.in_time, 0) AS in_time, o.tau_s "
-            "FROM orders o JOIN rounds r USING (run_id, round) "
-            "JOIN edges e ON e.run_id = o.run_id AND e.idx = o.edge "
+            f"FROM orders o JOIN rounds r USING (run_id, round) {_EDGE} "
             "WHERE o.run_id = ? AND o.client = ? AND o.round > ? AND o.round <= ? "
             "ORDER BY o.round DESC",
             (run_id, client, until - ORDERS_OF, until),
         )
 
-    def paid_updates(self, run_id: str) -> dict[str, int]:
-        """Return how many updates of each agent were paid."""
-        query = "SELECT agent_id, paid FROM clients WHERE run_id = ? AND paid > 0"
-        return dict(self._db.execute(query, (run_id,)).fetchall())
-
-    def outcomes(self, run_id: str, round_: int | None = None) -> list[OutcomeRow]:
-        """Return how the clients ended one round, or every round, in the policy's order."""
+    def outcomes(
+        self, run_id: str, round_: int | None = None, *, since: int = 0
+    ) -> list[OutcomeRow]:
+        """Return how the clients ended one round, or each after `since`, in the policy's order."""
         # "Every round, or this one" as one condition would walk all of them.
-        one = "" if round_ is None else "AND o.round = ? "
-        key = (run_id,) if round_ is None else (run_id, round_)
         return fetch(
             self._db,
             OutcomeRow,
             "SELECT o.*, c.agent_id AS agent, e.edge_id, "
             "(NOT o.unpaid) * o.price_micro AS paid_micro FROM orders o "
-            "JOIN clients c ON c.run_id = o.run_id AND c.idx = o.client "
-            "JOIN edges e ON e.run_id = o.run_id AND e.idx = o.edge "
-            f"WHERE o.run_id = ? {one}AND o.status IS NOT NULL ORDER BY o.round, o.place",
-            key,
+            f"JOIN clients c ON c.run_id = o.run_id AND c.idx = o.client {_EDGE} "
+            f"WHERE o.run_id = ? AND o.round {'>' if round_ is None else '='} ? "
+            "AND o.status IS NOT NULL ORDER BY o.round, o.place",
+            (run_id, since if round_ is None else round_),
         )
 
     def edge_results(
@@ -238,32 +212,6 @@ class Queries:
             (run_id, since, round_, round_),
         )
 
-    def edge_totals(self, run_id: str) -> dict[str, EdgeTotal]:
-        """Return what the rounds of a run came to at each edge, and how the last one ended."""
-        rows = fetch(
-            self._db,
-            EdgeTotal,
-            "SELECT edge_id, label, spent_micro, rent_micro, ordered, in_time, last_round, failed, "
-            "forgotten FROM edges WHERE run_id = ? ORDER BY idx",
-            (run_id,),
-        )
-        return {row.edge_id: row for row in rows}
-
-    def updates_used(self, run_id: str) -> int:
-        """Return how many updates went into the models of a run."""
-        query = "SELECT COALESCE(SUM(used), 0) FROM clients WHERE run_id = ?"
-        return int(self._value(query, run_id))
-
-    def trained_since(self, run_id: str, since: int) -> list[str]:
-        """Return the agents whose updates were used in rounds after `since`."""
-        rows = self._db.execute(
-            "SELECT DISTINCT c.agent_id FROM orders o "
-            "JOIN clients c ON c.run_id = o.run_id AND c.idx = o.client "
-            "WHERE o.run_id = ? AND o.round > ? AND o.used ORDER BY c.idx",
-            (run_id, since),
-        )
-        return [row["agent_id"] for row in rows]
-
     # ------------------------------------------------------- devices and edges
 
     def devices(self, run_id: str) -> list[DeviceRow]:
@@ -277,19 +225,28 @@ class Queries:
             (run_id,),
         )
 
-    def clients(self, run_id: str) -> dict[str, str]:
-        """Return the name of every client of a run by id, in the order of their indices."""
-        rows = self._db.execute(
-            "SELECT agent_id, label FROM clients WHERE run_id = ? ORDER BY idx", (run_id,)
-        )
-        return dict(rows.fetchall())
+    def paid_updates(self, run_id: str) -> dict[str, int]:
+        """Return how many updates of each agent were paid."""
+        query = "SELECT agent_id, paid FROM clients WHERE run_id = ? AND paid > 0"
+        return dict(self._db.execute(query, (run_id,)).fetchall())
+
+    def updates_used(self, run_id: str) -> int:
+        """Return how many updates went into the models of a run."""
+        return self._number("SELECT SUM(used) FROM clients WHERE run_id = ?", run_id)
 
     def edges(self, run_id: str) -> dict[str, str]:
         """Return the name of every edge that was heard in a run, by id."""
-        rows = self._db.execute(
-            "SELECT edge_id, label FROM edges WHERE run_id = ? ORDER BY idx", (run_id,)
-        )
-        return dict(rows.fetchall())
+        query = "SELECT edge_id, label FROM edges WHERE run_id = ? ORDER BY idx"
+        return dict(self._db.execute(query, (run_id,)).fetchall())
+
+    def edge_totals(self, run_id: str) -> dict[str, EdgeTotal]:
+        """Return what the rounds of a run came to at each edge, and how the last one ended."""
+        query = "SELECT * FROM edges WHERE run_id = ? ORDER BY idx"
+        return {row.edge_id: row for row in fetch(self._db, EdgeTotal, query, (run_id,))}
+
+    def balance(self, run_id: str) -> Balance:
+        """Return where the money of a run is."""
+        return Balance(*balance_of(self._db, run_id))
 
     @contextmanager
     def whole(self, run_id: str, *, first: int = 1) -> Iterator[Self]:
@@ -308,15 +265,10 @@ class Queries:
         with reopened(self._db, self.folder, wanted, alone=False):
             yield type(self)(self._db, self.folder, since=wanted[0][0].first - 1)
 
-    # ------------------------------------------------------------------ money
-
-    def balance(self, run_id: str) -> Balance:
-        """Return where the money of a run is."""
-        return Balance(*balance_of(self._db, run_id))
-
-    def _value(self, query: str, *values: object) -> Any:
+    def _number(self, query: str, *values: object) -> int:
+        """Return the first value of the first row; 0 for none."""
         row = self._db.execute(query, values).fetchone()
-        return None if row is None else row[0]
+        return int(row[0] or 0) if row else 0
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from fedagent_coordinator.books.audit import Ledger
 from fedagent_coordinator.books.evaluations import EvaluationQueries
 from fedagent_coordinator.books.queries import Queries, open_books
 from fedagent_coordinator.books.records import COLUMNS, controls_of, saw, unpack_arrays
-from fedagent_coordinator.core.decision import TRUST
+from fedagent_coordinator.core.decision import TRUST, Learning
 from fedagent_coordinator.core.effects import PLAIN, Controls
 from fedagent_coordinator.core.outcomes import endings_of
 from fedagent_coordinator.core.settings import Progress, by_client
@@ -60,16 +60,6 @@ class Logged:
     feedback: Feedback | None
     controls: Controls = PLAIN
     free_micro: int | None = None
-
-
-class Restorable(Protocol):
-    """What decided the rounds of a run (`core.decision.Learning`)."""
-
-    def restore(self, state: State) -> None:
-        """Continue from `state` exactly."""
-
-    def learn(self, feedback: Feedback, controls: Controls) -> None:
-        """Learn from a settled round."""
 
 
 class Reader(Queries):
@@ -134,22 +124,17 @@ class Reader(Queries):
 
     def free_before(self, run_id: str, round_: int) -> int | None:
         """Return what the run could pay to the clients of a round; None for no limit."""
-        if self._value("SELECT unlimited FROM runs WHERE run_id = ?", run_id):
+        if self.run(run_id).unlimited:
             return None
-        rent = self._value(
-            "SELECT rent_micro FROM rounds WHERE run_id = ? AND round = ?", run_id, round_
-        )
-        return self._free(run_id, round_) - int(rent or 0)
+        query = "SELECT rent_micro FROM rounds WHERE run_id = ? AND round = ?"
+        return self._free(run_id, round_) - self._number(query, run_id, round_)
 
     def _free(self, run_id: str, round_: int) -> int:
-        return int(
-            self._value(
-                "SELECT COALESCE(SUM(CASE kind WHEN 'grant' THEN amount_micro WHEN 'settle' "
-                "THEN -amount_micro END), 0) FROM entries "
-                "WHERE run_id = ? AND COALESCE(round, 0) < ?",
-                run_id,
-                round_,
-            )
+        return self._number(
+            "SELECT SUM(CASE kind WHEN 'grant' THEN amount_micro WHEN 'settle' THEN -amount_micro "
+            "END) FROM entries WHERE run_id = ? AND COALESCE(round, 0) < ?",
+            run_id,
+            round_,
         )
 
     def logged(self, run_id: str, *, since: int = 0, before: int = MAX_COUNT) -> Iterator[Logged]:
@@ -184,7 +169,7 @@ class Reader(Queries):
 
     # ------------------------------------------------------------ what was learnt
 
-    def restore(self, run_id: str, policies: Restorable, *, before: int = MAX_COUNT) -> int:
+    def restore(self, run_id: str, policies: Learning, *, before: int = MAX_COUNT) -> int:
         """Give policies what they knew when a round was decided; return how many were replayed.
 
         Raises:
@@ -192,19 +177,24 @@ class Reader(Queries):
             StoreDamagedError: Stored bytes are damaged.
             UnknownRoundError: What they learnt from was pruned.
         """
-        row = self._db.execute(
-            "SELECT round, state FROM snapshots WHERE run_id = ? AND round < ? "
-            "ORDER BY round DESC LIMIT 1",
-            (run_id, before),
-        ).fetchone()
-        if row is not None:
-            policies.restore(unpack_arrays(row["state"]))
-        replayed, since = 0, 0 if row is None else row["round"]
+        state, since = self._snapshot(run_id, before)
+        if state is not None:
+            policies.restore(state)
+        replayed = 0
         for one in self.logged(run_id, since=since, before=before):
             if one.feedback is not None:
                 policies.learn(one.feedback, one.controls)
                 replayed += 1
         return replayed
+
+    def _snapshot(self, run_id: str, before: int) -> tuple[State | None, int]:
+        """Return the newest state before a round, and after which round it is."""
+        row = self._db.execute(
+            "SELECT round, state FROM snapshots WHERE run_id = ? AND round < ? "
+            "ORDER BY round DESC LIMIT 1",
+            (run_id, before),
+        ).fetchone()
+        return (None, 0) if row is None else (unpack_arrays(row["state"]), row["round"])
 
     def _feedback(self, row: sqlite3.Row, view: RoundView, pairs: IntArray) -> Feedback:
         key = (row["run_id"], row["round"])
@@ -258,26 +248,17 @@ class Reader(Queries):
         """
         trust = Trust()
         try:
-            self.restore(run_id, _Part(trust))
+            state, since = self._snapshot(run_id, MAX_COUNT)
+            if kept := taken(dict(state or {}), TRUST):
+                trust.restore(kept)
+            for one in self.logged(run_id, since=since):
+                if one.feedback is not None:
+                    trust.learn(one.feedback)
         except (UnknownRoundError, StoreDamagedError, StateError):
             return {}
         both = zip(trust.of(0).tolist(), trust.gaps(0).tolist(), strict=True)
         known = ((score, gap if math.isfinite(gap) else None) for score, gap in both)
         return dict(enumerate(known))
-
-
-@dataclass(slots=True)
-class _Part:
-    """The trust alone of all that learns."""
-
-    trust: Trust
-
-    def restore(self, state: State) -> None:
-        if kept := taken(dict(state), TRUST):
-            self.trust.restore(kept)
-
-    def learn(self, feedback: Feedback, _: Controls) -> None:
-        self.trust.learn(feedback)
 
 
 def open_reader(folder: Path) -> AbstractContextManager[Reader]:

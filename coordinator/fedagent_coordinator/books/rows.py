@@ -16,7 +16,7 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run; its recipe has the scaling of features once that is known.
+    """One run; once it is `scaled`, its recipe has the scaling of features.
 
     `extended` is how many rounds it is to have, where that is not in its recipe; `origin` the
     digest of the model it began from, empty for that of the seed.
@@ -25,6 +25,7 @@ class RunRow:
     run_id: str
     recipe_digest: str
     recipe: str
+    scaled: bool
     extended: int | None
     seed: int
     unlimited: bool

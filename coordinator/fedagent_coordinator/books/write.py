@@ -64,7 +64,7 @@ class _Index:
 
     def __init__(self, database: Database, run_id: str, table: str, column: str) -> None:
         self._db, self._run_id = database, run_id
-        self._insert = f"INSERT INTO {table} (run_id, idx, {column}, label) VALUES (?, ?, ?, ?)"
+        self._insert = f"INSERT INTO {table} (label, run_id, {column}, idx) VALUES (?, ?, ?, ?)"
         self._rename = f"UPDATE {table} SET label = ? WHERE run_id = ? AND {column} = ?"
         query = f"SELECT {column}, idx, label FROM {table} WHERE run_id = ?"
         rows = database.connection.execute(query, (run_id,)).fetchall()
@@ -77,10 +77,8 @@ class _Index:
         if fresh:
             places = {id_: place for place, id_ in enumerate(fresh, len(self.places))}
             labels = {id_: self._waiting.pop(id_, "") for id_ in fresh}
-            rows = [(self._run_id, place, id_, labels[id_]) for id_, place in places.items()]
-            with self._db.transaction("index") as sql:
-                sql.executemany(self._insert, rows)
-                self._db.append("names", self._run_id)
+            rows = [(labels[id_], self._run_id, id_, place) for id_, place in places.items()]
+            self._write(self._insert, rows)
             self.places |= places
             self._labels |= labels
         return [self.places[id_] for id_ in ids]
@@ -91,13 +89,15 @@ class _Index:
             del self._waiting[next(iter(self._waiting))]
         known = self._labels
         changed = {id_: new for id_, new in labels.items() if known.get(id_, new) != new}
-        if not changed:
-            return
-        with self._db.transaction("label") as sql:
+        if changed:
             rows = [(label, self._run_id, id_) for id_, label in changed.items()]
-            sql.executemany(self._rename, rows)
+            self._write(self._rename, rows)
+            self._labels |= changed
+
+    def _write(self, statement: str, rows: list[tuple[object, ...]]) -> None:
+        with self._db.transaction("index") as sql:
+            sql.executemany(statement, rows)
             self._db.append("names", self._run_id)
-        self._labels |= changed
 
 
 class RunIndices:
@@ -323,7 +323,8 @@ class Books(Database):
 
     def void_open_rounds(self, run_id: str, reason: str) -> tuple[int, ...]:
         """End what a crash left in flight; return the rounds. Exactly once."""
-        if not self.read.open_rounds(run_id):
+        query = "SELECT 1 FROM rounds WHERE run_id = ? AND state = 'open'"
+        if self.connection.execute(query, (run_id,)).fetchone() is None:
             return ()
         with self.transaction("void"):
             voided = rounds.void_open(self, run_id, reason)
@@ -336,12 +337,10 @@ class Books(Database):
         Raises:
             LedgerError: Invalid score, client or edge.
         """
-        if self.read.evaluations.exists(run_id, found.round):
-            return False
         with self.transaction("evaluate") as sql:
-            insert_evaluation(sql, run_id, found)
-            self.append("evaluation", run_id, found.round)
-        return True
+            if made := insert_evaluation(sql, run_id, found):
+                self.append("evaluation", run_id, found.round)
+        return made
 
     # ---------------------------------------------------------------- learning
 

@@ -44,7 +44,7 @@ class Books:
 
     def update(self, reader: Reader) -> None:
         """Take in the rounds since the last time."""
-        self.ids = list(reader.clients(self.run_id))
+        self.ids = [one.agent for one in reader.devices(self.run_id)]
         self.edge_ids = list(reader.edges(self.run_id))
         newest = reader.last_round(self.run_id)
         settled = newest - (reader.round_state(self.run_id, newest) == "open")

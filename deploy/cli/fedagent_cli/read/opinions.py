@@ -50,7 +50,7 @@ def opinions(
     A row for each model that was evaluated; round 0 is the one that the run began with.
     """
     with open_run(Reader, data_dir, run) as (reader, chosen):
-        first = reader.evaluations.first_of(chosen.run_id, last, round_)
+        first = reader.evaluations.first_of(chosen.run_id, last) if round_ is None else round_
         with reader.whole(chosen.run_id, first=first) as near:
             whole = near.evaluations.answered(chosen.run_id)
         names = {row.agent: row.name for row in reader.devices(chosen.run_id)}

@@ -113,7 +113,7 @@ def _judged(reader: Reader, run: RunRow) -> list[DeviceCard]:
     told: Mapping[str, Mapping[str, float]] = {}
     with suppress(UnknownRoundError):  # none was decided yet
         view, _ = reader.plan(run.run_id, reader.last_round(run.run_id))
-        told = contexts_of(view, list(reader.clients(run.run_id)))
+        told = contexts_of(view, [one.agent for one in reader.devices(run.run_id)])
     recipe, judged, found = recipe_of(run), reader.judged(run.run_id), list[DeviceCard]()
     for one in devices_of(reader, run, running=is_running(reader.folder)):
         trust, gap = judged.get(-1 if one.index is None else one.index, (None, None))
