@@ -16,7 +16,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,12 +45,17 @@ _WHERE = {
         AND n.round > answers.round AND n.client = answers.client
         AND (n.score IS NULL) = (answers.score IS NULL))""",
 }
-_LIMIT = """SELECT MIN(s.kept, m.merged, COALESCE(o.first - 1, s.kept)) FROM
-    (SELECT COALESCE(MIN(round), 0) AS kept FROM
-        (SELECT round FROM snapshots WHERE run_id = ?1 ORDER BY round DESC LIMIT 2)) s,
-    (SELECT COALESCE(MAX(round), 1 << 62) AS merged FROM models WHERE run_id = ?1) m,
-    (SELECT MIN(round) AS first FROM rounds WHERE run_id = ?1 AND round > ?3
-        AND (round > ?2 OR state = 'open')) o"""
+_LAST = """SELECT MIN(
+    (SELECT COALESCE(MIN(round), 0) FROM
+        (SELECT round FROM snapshots WHERE run_id = ?1 ORDER BY round DESC LIMIT 2)),
+    (SELECT COALESCE(MAX(round), 1 << 62) FROM models WHERE run_id = ?1),
+    (SELECT COALESCE(MIN(round) - 1, 1 << 62) FROM rounds
+        WHERE run_id = ?1 AND round > ?2 AND state = 'open'),
+    COALESCE((SELECT round FROM rounds WHERE run_id = ?1 AND round > ?2
+        ORDER BY round LIMIT 1 OFFSET ?4 - 1), 1 << 62),
+    COALESCE((SELECT round FROM rounds WHERE run_id = ?1
+        ORDER BY round DESC LIMIT 1 OFFSET ?3), 0))"""
+"""Rounds are counted: their numbers may leave some out, also on the word of an edge."""
 
 Rows = dict[str, list[tuple[Any, ...]]]
 """By table, rows in the order of its columns."""
@@ -93,20 +98,8 @@ def prunable(
     No more than `most`, the oldest first.
     """
     closed = closed_until(sql, run_id)
-    beyond = sql.execute(
-        "SELECT round FROM rounds WHERE run_id = ? ORDER BY round DESC LIMIT 1 OFFSET ?",
-        (run_id, max(keep_rounds, NEVER)),
-    ).fetchone()
-    wanted = (run_id, beyond[0] if beyond is not None else 0, closed)
-    # Rows are counted: numbers of rounds may leave some out, also on the word of an edge.
-    row = sql.execute(
-        "SELECT round FROM rounds WHERE run_id = ? AND round > ? ORDER BY round LIMIT 1 OFFSET ?",
-        (run_id, closed, most - 1),
-    ).fetchone()
-    last = int(sql.execute(_LIMIT, wanted).fetchone()[0])
-    return Prunable(
-        run_id=run_id, first=closed + 1, last=min(last, 2**62 if row is None else row[0])
-    )
+    wanted = (run_id, closed, max(keep_rounds, NEVER), most)
+    return Prunable(run_id=run_id, first=closed + 1, last=sql.execute(_LAST, wanted).fetchone()[0])
 
 
 def prune(db: "Database", piece: Prunable, *, by: str) -> None:
@@ -119,28 +112,21 @@ def prune(db: "Database", piece: Prunable, *, by: str) -> None:
         sqlite3.Error, StoreDamagedError: The archive could not be written, or not be read again.
             Rows that are not there are where they were.
     """
-    first = piece.first
-    while first <= piece.last:
-        part = Prunable(
-            run_id=piece.run_id, first=first, last=_fitting(db.connection, piece, first)
-        )
+    for part in _parts(db.connection, piece):
         _close(db, part, by=by)
-        first = part.last + 1
 
 
-def _fitting(sql: sqlite3.Connection, piece: Prunable, first: int) -> int:
-    """Return the last round from `first` on that fits in a row of the archive."""
-    orders, last = 0, first
-    for round_, count in sql.execute(
-        "SELECT round, COUNT(*) FROM orders WHERE run_id = ? AND round BETWEEN ? AND ? "
-        "GROUP BY round ORDER BY round",
-        (piece.run_id, first, piece.last),
-    ).fetchall():
+def _parts(sql: sqlite3.Connection, piece: Prunable) -> Iterator[Prunable]:
+    """Yield rounds that fit together in a row of the archive."""
+    query = """SELECT round, COUNT(*) FROM orders WHERE run_id = ? AND round BETWEEN ? AND ?
+        GROUP BY round ORDER BY round"""
+    orders = 0
+    for round_, count in sql.execute(query, piece.key).fetchall():
         orders += count
-        if orders > _MANY_ORDERS and round_ > first:
-            return last
-        last = round_
-    return piece.last
+        if orders > _MANY_ORDERS and round_ > piece.first:
+            yield replace(piece, last=round_ - 1)
+            piece, orders = replace(piece, first=round_), count
+    yield piece
 
 
 def _close(db: "Database", piece: Prunable, *, by: str) -> None:

@@ -138,19 +138,19 @@ def settle(db: Database, run_id: str, result: Settle, ordered: Orders | None) ->
     sql, key, f, d = db.connection, (run_id, result.round), result.feedback, result.details
     orders = orders_of(f.view, f.pairs)
     reserved = _check_ends(sql, key, result, orders, ordered)
-    columns: dict[str, Sequence[Any]] = {"in_time": f.X.tolist()}
-    for name in COLUMNS:
-        column = getattr(f, name)
-        columns[name] = [None] * len(orders) if column is None else column.tolist()
-    columns |= {"status": d.status, "reason": d.reason}
-    columns |= {"weight": d.weight.tolist(), "norm": d.norm.tolist()}
-    proofs = [
+    unpaid, columns = f.unpaid.tolist(), [getattr(f, name) for name in COLUMNS]
+    ended = zip(
+        f.X.tolist(),
+        *([None] * len(orders) if one is None else one.tolist() for one in columns),
+        *(d.status, d.reason, d.weight.tolist(), d.norm.tolist()),
+        strict=True,
+    )
+    proofs = (
         structs.astuple(result.proofs[client])
-        if client in result.proofs and not unpaid
+        if client in result.proofs and not free
         else _UNSIGNED
-        for (_, client, *_), unpaid in zip(orders, columns["unpaid"], strict=True)
-    ]
-    ended = zip(*(columns[name] for name in _ENDED), strict=True)
+        for (_, client, *_), free in zip(orders, unpaid, strict=True)
+    )
     rows = [(*a, *b, *c) for a, b, c in zip(orders, ended, proofs, strict=True)]
     _insert_orders(sql, key, (*_ORDER, *_ENDED, *_PROOF), rows)
     db.checkpoint("settle.half")
@@ -165,9 +165,7 @@ def settle(db: Database, run_id: str, result: Settle, ordered: Orders | None) ->
         ),
     )
     _insert_scores(sql, run_id, result)
-    paid = sum(
-        price for (*_, price), free in zip(orders, columns["unpaid"], strict=True) if not free
-    )
+    paid = sum(price for (*_, price), free in zip(orders, unpaid, strict=True) if not free)
     db.append("settle", *key, amount_micro=paid + f.rent_micro, reserved_micro=reserved)
 
 

@@ -94,7 +94,7 @@ class _Index:
             self._write(self._rename, rows)
             self._labels |= changed
 
-    def _write(self, statement: str, rows: list[tuple[object, ...]]) -> None:
+    def _write(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         with self._db.transaction("index") as sql:
             sql.executemany(statement, rows)
             self._db.append("names", self._run_id)
