@@ -5,7 +5,6 @@ Unknown names, parameters and plug-ins: `fedagent_protocol.errors.RegistryError`
 
 import errno
 import os
-from collections.abc import Collection
 
 from fedagent_node.errors import LinkError
 from fedagent_protocol.errors import FedagentError
@@ -40,21 +39,12 @@ class PolicyError(CoordinatorError):
 
 
 class InvalidViewError(PolicyError):
-    """Raised when the columns of a view or a feedback contradict each other."""
+    """Raised when a column of a view or a feedback is missing or contradicts the others."""
 
     template = "{column} {problem}"
 
     column: str
     problem: str
-
-
-class MissingFeatureError(PolicyError):
-    """Raised when a policy asks for a feature that the view does not have."""
-
-    template = "feature {feature!r} is missing; there are: {known}"
-
-    feature: str
-    known: Collection[str]
 
 
 class InvalidSelectionError(PolicyError):
@@ -65,16 +55,6 @@ class InvalidSelectionError(PolicyError):
     constraint: str
     index: int
     problem: str
-
-
-class MissingPackageError(PolicyError):
-    """Raised when an optional package is needed that is not installed."""
-
-    template = "{name} needs {package}"
-
-    name: str
-    package: str
-    hint: str
 
 
 class StateError(PolicyError):

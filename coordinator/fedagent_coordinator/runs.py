@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from fedagent_coordinator.books.rows import RoundRow, RunRow
+from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.books.write import Books
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol.errors import FedagentError, ProtocolError

@@ -169,8 +169,8 @@ def test_the_name_of_an_agent_is_in_the_table_of_devices(tmp_path: Path) -> None
     with open_reader(tmp_path) as reader:
         devices = {row.agent: row.label for row in reader.devices(reader.run().run_id)}
     assert devices == {"agent-0-0": "kitchen", "agent-0-1": "hall [31m", "agent-0-2": ""}
-    # Once in two rounds: the edge's name, and those of the agents.
-    assert site.passed.count("label.committed") == 2
+    # Once in two rounds: the edge, its name, the agents, and theirs.
+    assert site.passed.count("index.committed") == 4
 
 
 # --- A run that learns a number

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedagent_coordinator.errors import MissingFeatureError
+from fedagent_coordinator.errors import InvalidViewError
 from fedagent_coordinator.policies import Truth
 from fedagent_coordinator.policies.base import TRUTH
 from fedagent_protocol.errors import ParameterError
@@ -38,6 +38,6 @@ def test_fedcs_takes_all_that_are_expected_in_time() -> None:
     assert choice(FedCsPolicy(deadline_s=3.0), view) == [0, 2]
     tight = column_view(clients=4, tau_s=[2.9, 3.0, 0.5, 1.0], budget=1)
     assert choice(FedCsPolicy(deadline_s=3.0), tight) == [2]
-    with pytest.raises(MissingFeatureError) as caught:
+    with pytest.raises(InvalidViewError) as caught:
         choice(FedCsPolicy(), column_view(clients=4))
-    assert caught.value.feature == TRUTH
+    assert caught.value.column == TRUTH

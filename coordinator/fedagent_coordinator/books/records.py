@@ -71,4 +71,4 @@ def _to_array(_kind: type, found: Any) -> npt.NDArray[np.generic]:
     if dtype.kind not in _KINDS:
         raise ValueError(f"an array of {name[:20]!r}")
     array = np.frombuffer(data, dtype=dtype).reshape(shape)
-    return array.astype(dtype.newbyteorder("="), copy=True)
+    return array.copy() if dtype.isnative else array.astype(dtype.newbyteorder("="))

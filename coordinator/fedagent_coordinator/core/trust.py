@@ -21,6 +21,7 @@ longer than a hundredth of the median, or if its edge says that it is a copy, or
 or against the others. Trust is a mean in which the newest update weighs a fifth.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -146,7 +147,7 @@ def evidence(
         # Where updates are masked or private, edges tell no norms.
         if len(here) < FEWEST or not (norm[here] > 0).any():
             continue
-        usual = np.median(norm[here][norm[here] > 0])
+        usual = _median(norm[here][norm[here] > 0])
         idle = norm[here] <= _IDLE * usual
         found[here] = np.minimum(_within(norm[here], _LONG), _within(samples[here], _HEAVY))
         found[here[idle]] = 0.0
@@ -160,11 +161,18 @@ def evidence(
 
 def _within(values: FloatArray | IntArray, limits: tuple[float, float]) -> FloatArray:
     """Return how far each value, float64[K], is believed: 1, or its share of the first limit."""
-    ratio = np.maximum(values, 1e-9) / max(float(np.median(values)), 1e-9)
+    ratio = np.maximum(values, 1e-9) / max(_median(values), 1e-9)
     with np.errstate(over="ignore"):
-        spread = np.exp(_SPREADS * 1.4826 * np.median(np.abs(np.log(ratio))))
+        spread = np.exp(_SPREADS * 1.4826 * _median(np.abs(np.log(ratio))))
     least, most = limits
     return np.where(ratio > max(most, spread), least / ratio, 1.0)
+
+
+def _median(values: FloatArray | IntArray) -> float:
+    """Return what `np.median` does, which takes three times as long for the few of an edge."""
+    line = np.sort(values)  # NaN comes last
+    middle = line[(len(line) - 1) // 2 : len(line) // 2 + 1]
+    return math.nan if np.isnan(line[-1]) else float(middle.mean())
 
 
 class EdgeBackoff(ArrayState):

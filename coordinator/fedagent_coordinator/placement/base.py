@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.errors import InvalidViewError, MissingFeatureError
+from fedagent_coordinator.errors import InvalidViewError
 from fedagent_coordinator.policies.base import (
     MAX_MICRO,
     BoolArray,
@@ -173,7 +173,7 @@ class MinTransPlacement(StatelessPlacement):
         """Decide one round."""
         seconds = view.edge_transfer_s
         if seconds is None:
-            raise MissingFeatureError(TRANSFER, ())
+            raise InvalidViewError(TRANSFER, "is missing")
         known = np.where(np.isnan(seconds), np.inf, seconds)
         return first_by(view, known, view.edge_rent)
 

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from fedagent_coordinator.errors import (
     InvalidViewError,
-    MissingFeatureError,
 )
 
 BoolArray = npt.NDArray[np.bool_]
@@ -186,17 +185,22 @@ class RoundView:
         """Return the named feature of all pairs, float64[P], finite.
 
         Raises:
-            MissingFeatureError: The view has no such feature.
-            InvalidViewError: A value is NaN or infinite; see `reported`.
+            InvalidViewError: There is no such feature, or a value is NaN or infinite; see
+                `reported`.
         """
         if name not in self.feature_names:
-            raise MissingFeatureError(name, self.feature_names)
+            raise self.lacks(name)
         column = self.pair_features[:, self.feature_names.index(name)].astype(np.float64)
         bad = ~np.isfinite(column)
         if bad.any():
             where = f"in {int(bad.sum())} pairs, first in {int(np.argmax(bad))}"
             raise InvalidViewError(f"feature {name!r}", f"is not finite {where}")
         return column
+
+    def lacks(self, name: str) -> InvalidViewError:
+        """Return the error of a policy that needs what is not there."""
+        known = ", ".join(self.feature_names) or "none"
+        return InvalidViewError(name, f"is missing; there are: {known}")
 
     def optional(self, name: str) -> FloatArray:
         """Return the named feature of all pairs, float64[P]; NaN where it is unknown."""
@@ -206,9 +210,9 @@ class RoundView:
         return np.where(np.isfinite(column), column, np.nan)
 
     def known_truth(self) -> Truth:
-        """Return what oracles need, or raise `MissingFeatureError` where it is unknown."""
+        """Return what oracles need, or raise `InvalidViewError` where it is unknown."""
         if self.truth is None:
-            raise MissingFeatureError(TRUTH, self.feature_names)
+            raise self.lacks(TRUTH)
         return self.truth
 
     def reported(self, needs: frozenset[str]) -> BoolArray:
@@ -218,12 +222,12 @@ class RoundView:
         not report a feature cannot stop the round.
 
         Raises:
-            MissingFeatureError: No agent reports a needed feature.
+            InvalidViewError: No agent reports a needed feature.
         """
         wanted = sorted(needs - NOT_FEATURES)
         for name in wanted:
             if name not in self.feature_names:
-                raise MissingFeatureError(name, self.feature_names)
+                raise self.lacks(name)
         if not wanted:
             return np.ones(len(self.pair_client), dtype=np.bool_)
         index = [self.feature_names.index(name) for name in wanted]

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedagent_coordinator.errors import MissingFeatureError
 from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
@@ -145,7 +144,7 @@ class VolunteersPolicy(StatelessPolicy):
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Decide one round; where not all fit, chance decides."""
         if view.volunteers is None:
-            raise MissingFeatureError(VOLUNTEERS, view.feature_names)
+            raise view.lacks(VOLUNTEERS)
         volunteers = np.flatnonzero(view.volunteers).astype(np.int64)
         clients = rng.permutation(volunteers)
         pairs = take(view, clients, self._most or len(clients))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedagent_coordinator.errors import MissingPackageError
+from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.registry import require
@@ -24,7 +24,7 @@ _NAME = "exact"
 try:  # optional; this module is imported where it is asked for
     from scipy import optimize, sparse
 except ImportError as error:
-    raise MissingPackageError(_NAME, "scipy", how_to_add("exact")) from error
+    raise PolicyError(f"{_NAME} needs scipy; {how_to_add('exact')}") from error
 _SMALL = 64
 """Pairs up to which HiGHS goes without its presolve, which can lose an optimum that is within
 a tolerance of overspending."""

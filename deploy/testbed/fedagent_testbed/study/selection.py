@@ -10,7 +10,7 @@ from fedagent_coordinator import policies
 from fedagent_coordinator.books.read import Logged
 from fedagent_coordinator.core.decision import solved
 from fedagent_coordinator.core.trust import Trust
-from fedagent_coordinator.errors import MissingFeatureError, PolicyError
+from fedagent_coordinator.errors import InvalidViewError, PolicyError
 from fedagent_coordinator.policies import Purpose, RoundView, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import (
     LOSSES,
@@ -173,8 +173,8 @@ def unmet(recipe: TestbedRecipe, name: str) -> str:
         return "needs neighbours who agree, which clients of a study are not"
     try:
         make_world(recipe, 0).view(1).reported(policy.needs)
-    except MissingFeatureError as error:
-        return f"needs the feature {error.feature!r}, which this world does not have"
+    except InvalidViewError as error:
+        return f"needs the feature {error.column!r}, which this world does not have"
     return ""
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import MissingFeatureError, StateError
+from fedagent_coordinator.errors import InvalidViewError, StateError
 from fedagent_coordinator.policies import Purpose, round_rng
 from fedagent_coordinator.policies.sets.beliefs import (
     declared,
@@ -72,7 +72,7 @@ def test_beliefs_are_of_the_kind_asked_for(how: str) -> None:
 def test_positions_are_needed_unless_neighbours_are_declared() -> None:
     assert BpUcbPolicy().needs == {"opinions", "x_km", "y_km"}
     assert BpUcbPolicy(graph="declared").needs == {"opinions"}
-    with pytest.raises(MissingFeatureError):
+    with pytest.raises(InvalidViewError):
         chosen(BpUcbPolicy(), town(1, 3))
 
 
