@@ -25,6 +25,7 @@ from fedagent_coordinator.core.engine import Engine
 from fedagent_coordinator.core.outcomes import SILENT
 from fedagent_coordinator.core.settings import Progress, Settings, milliseconds
 from fedagent_coordinator.errors import StoreFailedError
+from fedagent_coordinator.held_out import HeldOutSet, held_out
 from fedagent_coordinator.merged_models import merge_files
 from fedagent_coordinator.picture.status_files import DeviceBook, RunStatus
 from fedagent_coordinator.picture.summary import summarize
@@ -35,7 +36,7 @@ from fedagent_coordinator.run_settings import (
     opinion_mode,
     robust_of,
 )
-from fedagent_coordinator.runs import HeldOutSet, OpenedRun, held_out, lost_model, open_run
+from fedagent_coordinator.runs import OpenedRun, lost_model, open_run
 from fedagent_coordinator.site.standing import learn_list
 from fedagent_node.blobs import BlobStore
 from fedagent_node.data_dir import Identity, write_private
@@ -387,14 +388,12 @@ class RunStore:
                     judge = scored.judge
                     size = self._scoring_size(size, sum(len(y) for _, y in scored.judging))
                 size *= len(effect.models)
-                rule = self.robust
                 merge = partial(merge_files, self.blobs, self._manifest, effect, self.strategy)
-                work = partial(merge, rule, judge)
+                work = partial(merge, self.robust, judge)
             case fx.EvaluateHeldOut(size=size):
-                size = self._scoring_size(
-                    size, 0 if self.held_out is None else len(self.held_out.y)
-                )
-                work = partial(self._evaluate, self.held_out, effect)
+                scored = self.held_out
+                size = self._scoring_size(size, 0 if scored is None else len(scored.y))
+                work = partial(_evaluate, scored, self.blobs, effect)
             case _:
                 raise TypeError(name)
         return Job(name, work, small=size <= SMALL_BYTES)
@@ -412,11 +411,12 @@ class RunStore:
             return ModelFinished(model.digest, model.size, str(error))
         return ModelFinished(model.digest, model.size)
 
-    def _evaluate(
-        self, held_out_set: HeldOutSet | None, effect: fx.EvaluateHeldOut
-    ) -> fx.HeldOutEvaluated:
-        metrics: Mapping[str, float] = {}
-        if held_out_set is not None:
-            with suppress(FedagentError):
-                metrics = held_out_set.evaluate(self.blobs.get(effect.digest)).metrics()
-        return fx.HeldOutEvaluated(effect.round, effect.digest, metrics)
+
+def _evaluate(
+    scored: HeldOutSet | None, blobs: BlobStore, effect: fx.EvaluateHeldOut
+) -> fx.HeldOutEvaluated:
+    metrics: Mapping[str, float] = {}
+    if scored is not None:
+        with suppress(FedagentError):
+            metrics = scored.evaluate(blobs.get(effect.digest)).metrics()
+    return fx.HeldOutEvaluated(effect.round, effect.digest, metrics)

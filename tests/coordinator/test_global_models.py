@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator import runs
+from fedagent_coordinator import held_out as scoring
 from fedagent_coordinator.core.effects import Merge, Merged, MergePart
+from fedagent_coordinator.held_out import held_out
 from fedagent_coordinator.merged_models import merge_files
 from fedagent_coordinator.run_settings import aggregation_of, model_manifest
-from fedagent_coordinator.runs import held_out
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
 from fedagent_task import models
@@ -190,5 +190,5 @@ def test_a_model_that_cannot_be_computed_is_as_bad_as_can_be(
 
     found, start = held_out(recipe()), models.create(recipe().model).init(3)
     assert found is not None
-    monkeypatch.setattr(runs, "evaluation_of", refuses)
+    monkeypatch.setattr(scoring, "evaluation_of", refuses)
     assert (found.judge(start) == LARGEST_LOSS).all()

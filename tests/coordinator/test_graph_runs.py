@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.errors import StoreDamagedError
-from fedagent_coordinator.runs import held_out
+from fedagent_coordinator.held_out import held_out
 from fedagent_protocol import messages as m
 from fedagent_task.recipe.files import RecipeFile, open_recipe
 from fedagent_task.scoring import graph as graph_scoring

@@ -7,9 +7,9 @@ from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.core.effects import Merge, MergePart
 from fedagent_coordinator.core.settings import Window, most_weight
+from fedagent_coordinator.held_out import held_out
 from fedagent_coordinator.merged_models import merge_files
 from fedagent_coordinator.run_settings import aggregation_of, model_manifest, robust_of
-from fedagent_coordinator.runs import held_out
 from fedagent_node.blobs import BlobStore
 from fedagent_task.aggregation import EdgeShare, MergeFacts
 from fedagent_task.recipe.spec import Recipe
