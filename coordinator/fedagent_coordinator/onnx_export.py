@@ -5,11 +5,12 @@ A file takes ``x``, float32 [n, features], as the sensors say them, and gives ``
 Nothing of torch is needed to make one, and nothing of ours to run one.
 """
 
-from collections.abc import Callable, Mapping, MutableSequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from fedagent_task.models import Weights
@@ -33,12 +34,26 @@ def to_onnx(
     metadata: Mapping[str, str] | None = None,
 ) -> bytes:
     """Return a model with its weights as an ONNX file, whose graph scales as `data` says."""
-    tensors = [
-        numpy_helper.from_array(np.asarray(weights[name], np.float32), name)
-        for name in sorted(weights)
-    ]
-    scaling = None if data is None else scaling_of(data)
-    return _file(spec, tensors, scaling, metadata or {})
+    build = _KINDS.get(spec.kind)
+    if build is None:
+        known = ", ".join(_KINDS)
+        problem = f"a {spec.kind} model has no ONNX form"
+        raise RefusedError(problem, f"ONNX knows {known}; take safetensors")
+    draft = _Draft()
+    for name in sorted(weights):
+        draft.hold(name, np.asarray(weights[name], np.float32))
+    if data is not None:
+        draft.scale(scaling_of(data))
+    build(draft, spec)
+    x = helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["n", spec.features])
+    output = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["n", None])
+    graph = helper.make_graph(draft.nodes, "fedagent", [x], [output], draft.tensors)
+    opset = helper.make_opsetid("", OPSET)
+    model = helper.make_model(
+        graph, opset_imports=[opset], ir_version=_IR, producer_name="fedagent"
+    )
+    helper.set_model_props(model, dict(sorted((metadata or {}).items())))
+    return bytes(model.SerializeToString(deterministic=True))
 
 
 def with_weights(
@@ -55,7 +70,7 @@ def with_weights(
         dtype = helper.tensor_dtype_to_np_dtype(one.type.tensor_type.elem_type)
         tensor = np.asarray(weights[one.name.removeprefix(WEIGHT)], dtype)
         graph.initializer.append(numpy_helper.from_array(tensor, one.name))
-    draft = _Draft([], prefix="scaled")
+    draft = _Draft("scaled")
     draft.scale(scaling_of(data))
     for node in graph.node:
         node.input[:] = [draft.x if name == INPUT else name for name in node.input]
@@ -63,50 +78,12 @@ def with_weights(
     inner = list(graph.node)
     del graph.node[:]
     graph.node.extend([*draft.nodes, *inner])
-    _link(graph.node, link)
-    helper.set_model_props(model, dict(sorted(metadata.items())))
-    return bytes(model.SerializeToString(deterministic=True))
-
-
-def _link(nodes: "MutableSequence[onnx.NodeProto]", link: str) -> None:
-    if not link:
-        return
-    for node in nodes:
-        node.output[:] = ["raw" if name == OUTPUT else name for name in node.output]
-    draft = _Draft([], prefix="linked")
-    match link:
-        case "softmax":
-            draft.add("Softmax", "raw", axis=1, to=OUTPUT)
-        case "exp":
-            draft.add("Exp", "raw", to=OUTPUT)
-        case _:
-            sides = [draft.add("Sigmoid", side) for side in (draft.add("Neg", "raw"), "raw")]
-            draft.add("Concat", *sides, axis=1, to=OUTPUT)
-    nodes.extend(draft.nodes)
-
-
-def _file(
-    spec: ModelSpec,
-    tensors: "list[onnx.TensorProto]",
-    scaling: Scaling | None,
-    metadata: Mapping[str, str],
-) -> bytes:
-    draft = _Draft(tensors)
-    if scaling is not None:
-        draft.scale(scaling)
-    build = _KINDS.get(spec.kind)
-    if build is None:
-        known = ", ".join(_KINDS)
-        problem = f"a {spec.kind} model has no ONNX form"
-        raise RefusedError(problem, f"ONNX knows {known}; take safetensors")
-    build(draft, spec)
-    x = helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["n", spec.features])
-    output = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["n", None])
-    graph = helper.make_graph(draft.nodes, "fedagent", [x], [output], draft.tensors)
-    opset = helper.make_opsetid("", OPSET)
-    model = helper.make_model(
-        graph, opset_imports=[opset], ir_version=_IR, producer_name="fedagent"
-    )
+    if link:
+        for node in graph.node:
+            node.output[:] = ["raw" if name == OUTPUT else name for name in node.output]
+        linked = _Draft("linked")
+        linked.link(link, "raw")
+        graph.node.extend(linked.nodes)
     helper.set_model_props(model, dict(sorted(metadata.items())))
     return bytes(model.SerializeToString(deterministic=True))
 
@@ -115,10 +92,14 @@ def _file(
 class _Draft:
     """A graph that is being drawn; `x` is what the model takes: scaled samples."""
 
-    tensors: "list[onnx.TensorProto]"
-    nodes: "list[onnx.NodeProto]" = field(default_factory=list)
-    x: str = INPUT
     prefix: str = "t"
+    x: str = INPUT
+    tensors: "list[onnx.TensorProto]" = field(default_factory=list)
+    nodes: "list[onnx.NodeProto]" = field(default_factory=list)
+
+    def hold(self, name: str, values: NDArray[np.generic]) -> str:
+        self.tensors.append(numpy_helper.from_array(values, name))
+        return name
 
     def add(self, operator: str, *inputs: str, to: str = "", **settings: object) -> str:
         name = to or f"{self.prefix}{len(self.nodes)}"
@@ -133,23 +114,27 @@ class _Draft:
             ("Add", how.shift, 0.0),
         ):
             if (values != nothing).any():
-                name = f"{operator.lower()}-by"
-                self.tensors.append(numpy_helper.from_array(values.astype(np.float32), name))
-                self.x = self.add(operator, self.x, name)
+                by = self.hold(f"{operator.lower()}-by", values.astype(np.float32))
+                self.x = self.add(operator, self.x, by)
 
     def dense(self, seen: str, name: str, to: str = "") -> str:
         return self.add("Gemm", seen, f"{name}weight", f"{name}bias", transB=1, to=to)
 
+    def link(self, how: str, z: str) -> None:
+        """Give what a link makes of the last layer."""
+        match how:
+            case "softmax":
+                self.add("Softmax", z, axis=1, to=OUTPUT)
+            case "exp":
+                self.add("Exp", z, to=OUTPUT)
+            case _:
+                # Of -z and z: neither probability is a difference of nearly equal numbers.
+                sides = [self.add("Sigmoid", side) for side in (self.add("Neg", z), z)]
+                self.add("Concat", *sides, axis=1, to=OUTPUT)
 
-def _softmax(draft: _Draft, _spec: ModelSpec) -> None:
-    draft.add("Softmax", draft.dense(draft.x, ""), axis=1, to=OUTPUT)
 
-
-def _logistic(draft: _Draft, _spec: ModelSpec) -> None:
-    # Of -z and z, so that neither probability is a difference of nearly equal numbers.
-    z = draft.dense(draft.x, "")
-    sides = [draft.add("Sigmoid", side) for side in (draft.add("Neg", z), z)]
-    draft.add("Concat", *sides, axis=1, to=OUTPUT)
+def _linked(draft: _Draft, spec: ModelSpec) -> None:
+    draft.link(spec.kind, draft.dense(draft.x, ""))
 
 
 def _linear(draft: _Draft, _spec: ModelSpec) -> None:
@@ -169,14 +154,13 @@ def _mlp(draft: _Draft, spec: ModelSpec, seen: str = "") -> None:
     depth = 1 + len(spec.widths)
     for index in range(1, depth):
         seen = draft.add("Relu", draft.dense(seen, f"dense{index}."))
-    draft.add("Softmax", draft.dense(seen, f"dense{depth}."), axis=1, to=OUTPUT)
+    draft.link("softmax", draft.dense(seen, f"dense{depth}."))
 
 
 def _cnn(draft: _Draft, spec: ModelSpec) -> None:
     rows, columns, channels = spec.picture
     shape = np.array([-1, channels, rows, columns], np.int64)
-    draft.tensors.append(numpy_helper.from_array(shape, "image"))
-    seen = draft.add("Reshape", draft.x, "image")
+    seen = draft.add("Reshape", draft.x, draft.hold("image", shape))
     for index in range(1, len(spec.plan.convolutions) + 1):
         seen = draft.add("Conv", seen, f"conv{index}.weight", f"conv{index}.bias")
         seen = draft.add("MaxPool", seen, kernel_shape=[POOL, POOL], strides=[POOL, POOL])
@@ -185,8 +169,8 @@ def _cnn(draft: _Draft, spec: ModelSpec) -> None:
 
 
 _KINDS: Mapping[str, Callable[[_Draft, ModelSpec], None]] = {
-    "softmax": _softmax,
-    "logistic": _logistic,
+    "softmax": _linked,
+    "logistic": _linked,
     "linear": _linear,
     "svm": _svm,
     "mlp": _mlp,
