@@ -5,7 +5,7 @@ import logging
 import sys
 from pathlib import Path
 
-from fedagent_coordinator.books.schema import DAMAGE, DATABASE, one_line, refused_by_disk
+from fedagent_coordinator.books.schema import DAMAGE, DATABASE, store_error
 from fedagent_node.errors import DataDirBusyError, JoinError, LinkError
 from fedagent_node.process import end, return_freed_memory, start
 from fedagent_node.settings import SettingError
@@ -67,11 +67,7 @@ def run(config: CoordinatorConfig) -> int:
     except (CoordinatorError, RegistryError, LinkError, TaskError) as failure:
         error = failure
     except DAMAGE as failure:
-        path = str(Path(config.data_dir) / DATABASE)
-        disk = refused_by_disk(failure)
-        error = (
-            StoreFailedError(str(failure)) if disk else StoreDamagedError(path, one_line(failure))
-        )
+        error = store_error(failure, Path(config.data_dir) / DATABASE)
     except OSError as failure:
         disk = is_disk_error(failure)
         error = StoreFailedError(failure.strerror or str(failure)) if disk else failure

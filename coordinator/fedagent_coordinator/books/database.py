@@ -15,7 +15,6 @@ from fedagent_coordinator.errors import (
     FOREIGN,
     HistoryLostError,
     LedgerError,
-    StoreDamagedError,
     StoreFailedError,
 )
 from fedagent_node.data_dir import Identity, make_private
@@ -35,7 +34,7 @@ from .ledger import (
     moved,
 )
 from .mark import MARK, HighWaterMark, MarkFile, read_mark
-from .schema import DAMAGE, DATABASE, one_line, prepare, refused_by_disk
+from .schema import DAMAGE, DATABASE, prepare, store_error
 
 _BUSY_MS = 5000
 _PRAGMAS = (
@@ -89,9 +88,7 @@ class Database:
             self._open(missing=missing)
         except DAMAGE as error:
             self.close()
-            if refused_by_disk(error):
-                raise StoreFailedError(str(error)) from error
-            raise StoreDamagedError(str(self.path), one_line(error)) from error
+            raise store_error(error, self.path) from error
         except BaseException:
             self.close()
             raise

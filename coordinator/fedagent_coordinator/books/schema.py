@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedagent_coordinator.errors import StoreDamagedError
+from fedagent_coordinator.errors import StoreDamagedError, StoreError, StoreFailedError
 
 DATABASE = "coordinator.db"
 DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
@@ -276,6 +276,13 @@ def one_line(error: object) -> str:
 def refused_by_disk(error: BaseException) -> bool:
     """Return whether the disk did not do its part; the database may be whole."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DISK
+
+
+def store_error(error: BaseException, path: Path) -> StoreError:
+    """Return what `DAMAGE` means to who writes: a disk that failed, or a damaged database."""
+    if refused_by_disk(error):
+        return StoreFailedError(str(error))
+    return StoreDamagedError(str(path), one_line(error))
 
 
 @contextmanager
