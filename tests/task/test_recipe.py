@@ -72,6 +72,7 @@ def test_the_whole_line_says_key_reason_and_hint() -> None:
         ("rate=0.1", "rate", "did you mean learner.rate?"),
         ("budget.per_edge=0.1234567", "budget.per_edge", "more than 6 decimals"),
         ("budget.per_edge=inf", "budget.per_edge", "finite"),
+        (f"budget.per_edge=1{'0' * 400}", "budget.per_edge", "must be <= 1000000000"),
         ("budget.per_edge='3'", "budget.per_edge", "must be a number"),
         ("budget.total=1", "budget.total", "less than budget.per_edge"),
         ("budget={}", "budget.per_edge", "is missing"),

@@ -215,7 +215,7 @@ def _micro(value: object) -> tuple[int, str]:
     """Return credits as micro-credits, exactly as they were written, and what is wrong."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 1, f"must be a number (got {show(value)})"
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         return 1, ""  # said already
     if not 0 < value <= 10**9:
         return 1, f"must be {'<= 1000000000' if value > 0 else '> 0'} (got {show(value)})"
