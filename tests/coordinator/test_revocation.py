@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -116,6 +116,22 @@ def test_a_list_is_learnt_by_its_serials_too(tmp_path: Path) -> None:
         assert enrolment.revoked().ids == {lost.held["hall"].id}
         assert enrolment.learn(RevocationList(9, serials), now=1.0) == 0
         assert (enrolment.revoked().number, enrolment.revoked().serials) == (10, serials)
+
+
+def test_who_is_revoked_while_a_list_is_read_is_on_it_or_on_a_newer_one(tmp_path: Path) -> None:
+    lost = Lost.backed_up(tmp_path)
+    with Enrolment(lost.folder) as enrolment:
+        for step in (1, 2, 3):
+            queries = iter(range(1, 9))
+
+            def revokes(_: str, queries: Iterator[int] = queries, step: int = step) -> None:
+                if next(queries) == step:
+                    lost.revoke(f"{step:032x}", at=time.time())
+
+            enrolment._connection.set_trace_callback(revokes)
+            found = enrolment.revoked()
+            enrolment._connection.set_trace_callback(None)
+            assert len(found.ids) == step or enrolment.revoked().number > found.number
 
 
 def test_a_list_of_another_authority_is_not_learnt(

@@ -371,12 +371,13 @@ class Enrolment:
 
     def revoked(self) -> RevocationList:
         """Return the newest list of the revoked: who was, ever."""
+        number = self._newest_list()  # first: who is revoked meanwhile makes a newer one
         serials = self._column(
             "serial FROM certificates LEFT JOIN members USING (id) "
             "WHERE certificates.id IS NULL OR state = 'revoked'"
         )
         ids = self._column("id FROM members WHERE state = 'revoked'")
-        return RevocationList(self._newest_list(), frozenset(int(one, 16) for one in serials), ids)
+        return RevocationList(number, frozenset(int(one, 16) for one in serials), ids)
 
     def agents(self) -> frozenset[str]:
         """Return which agents belong to the site."""
