@@ -56,7 +56,7 @@ class SiteVoucher:
         try:
             found = member.read(claim.certificate)
         except EnvelopeError as error:
-            return error.refusal.value
+            return error.detail.value
         if found.role != "coordinator":
             return "wrong_role"
         said = task_of_run(self._site, run, task, claim.until_s)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from fedagent_node.effects import Input, Mark, ModelFinished, RunJob, Write, WriteModel
-from fedagent_protocol.errors import ChunkError, hide_password
+from fedagent_protocol.errors import ProtocolError, hide_password
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, TrainStats, UpdateOffer
 
@@ -125,12 +125,12 @@ class AgentStore:
         self._submit(effect)
 
     def complete(self, message: AnyMessage, nbytes: int) -> AnyMessage:
-        """Return an offer or a chunk with bytes of the update; `ChunkError`: it is gone."""
+        """Return an offer or a chunk with bytes of the update; `ProtocolError`: it is gone."""
         assert isinstance(message, UpdateOffer | Chunk)
         index = message.index if isinstance(message, Chunk) else 0
         data = self.books.piece(message.run, message.round, message.digest, index, nbytes)
         if data is None:
-            raise ChunkError("the update is gone")
+            raise ProtocolError("the update is gone", "bad_chunk")
         if isinstance(message, Chunk):
             return replace(message, data=data)
         return replace(message, first=data)

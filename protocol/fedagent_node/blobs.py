@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedagent_protocol.errors import DigestError, OversizeError
+from fedagent_protocol.errors import DigestError, too_large
 
 from .data_dir import sync_folder
 
@@ -28,7 +28,7 @@ _NEW = ".new"
 class BlobStore:
     """The blobs in one folder, which is made if need be; one process writes.
 
-    Left-overs of a crash are removed, parts too. What is over `max_bytes` is an `OversizeError`.
+    Left-overs of a crash are removed, parts too. What is over `max_bytes` is a `ProtocolError`.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int = 1 << 30) -> None:
@@ -43,7 +43,7 @@ class BlobStore:
     def path(self, digest: str) -> Path:
         """Return where a blob is, or would be; `DigestError` if it is no digest."""
         if not _DIGEST.fullmatch(digest):
-            raise DigestError(digest, "no file")
+            raise DigestError(f"expected {digest:.12}, found no file")
         return self._any.with_name(digest)
 
     def put(self, data: "Buffer", *, durable: bool = True) -> str:
@@ -106,14 +106,14 @@ class BlobStore:
         except FileNotFoundError as error:
             if self.has(digest):
                 return
-            raise DigestError(digest, "no file") from error
+            raise DigestError(f"expected {digest:.12}, found no file") from error
         with file:
             actual = hashlib.file_digest(file, "sha256").hexdigest()
             if durable and actual == digest:
                 os.fsync(file.fileno())
         if actual != digest:
             part.unlink()
-            raise DigestError(digest, actual)
+            raise DigestError(f"expected {digest:.12}, found {actual:.12}")
         part.replace(self.path(digest))
         if durable:
             sync_folder(self.folder)
@@ -139,7 +139,7 @@ class BlobStore:
         actual = hashlib.sha256(data).hexdigest()
         if actual != digest:
             path.unlink(missing_ok=True)
-            raise DigestError(digest, actual)
+            raise DigestError(f"expected {digest:.12}, found {actual:.12}")
         return data
 
     def read(self, digest: str, offset: int, size: int) -> bytes:
@@ -171,7 +171,7 @@ class BlobStore:
 
     def _check_size(self, size: int) -> None:
         if size > self._max_bytes:
-            raise OversizeError("blob", size, self._max_bytes)
+            raise too_large("blob", size, self._max_bytes)
 
     def _is_whole(self, path: Path, digest: str) -> bool:
         try:
@@ -186,4 +186,4 @@ def _found(digest: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise DigestError(digest, "no file") from error
+        raise DigestError(f"expected {digest:.12}, found no file") from error

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from fedagent_protocol import topics
 from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.codec import Direction, decode
-from fedagent_protocol.errors import MalformedError, ProtocolError, TopicError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import PROTOCOL_VERSION, AnyMessage, kind
 
 from .effects import (
@@ -165,9 +165,13 @@ class Driver:
         """Take in what came on a topic, until `flush`; foreign bytes are only counted."""
         try:
             where = _parse(topic)
+        except ProtocolError as error:
+            self.core.counters[error.reason] += 1
+            return
+        try:
             to = getattr(where, _RECEIVERS[direction], "")
             if where.direction is not direction or to not in ("", self._me):
-                self.core.counters[TopicError.reason] += 1
+                self.core.counters["topic"] += 1
                 return
             if not self._may_send(named_sender(where)):
                 self._refuse("refused_flood", where, "more messages than anybody sends: revoke it")
@@ -177,12 +181,9 @@ class Driver:
                 self._refuse("protocol_version", where, f"{why} version of fedagent on both")
                 return
             event = self._event(where, topic, payload, link, at, link_idle=link_idle)
-        except TopicError as error:
-            self.core.counters[error.reason] += 1
-            return
         except EnvelopeError as error:
-            self._refuse(f"refused_{error.refusal}", where, str(error))
-            if error.refusal is Refusal.CLONED:
+            self._refuse(f"refused_{error.detail}", where, str(error))
+            if error.detail is Refusal.CLONED:
                 self._handle(self.core.receive, TakenOver(named_sender(where), sure=True))
             return
         except ProtocolError as error:
@@ -223,7 +224,7 @@ class Driver:
         message = decode(where.direction, body)
         if kind(message) != where.kind:
             # What comes bare would let any message in.
-            raise MalformedError(f"a {kind(message)} on a topic of another kind")
+            raise ProtocolError(f"a {kind(message)} on a topic of another kind")
         return Received(sender, message, link, at, link_idle, proof)
 
     def _refuse(self, counter: str, where: topics.Topic, why: str) -> None:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from fedagent_protocol import topics
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, Direction
-from fedagent_protocol.errors import OversizeError, ProtocolError
+from fedagent_protocol.errors import ProtocolError, too_large
 from fedagent_protocol.signed import ID_LENGTH, identity_of, verify
 from fedagent_protocol.topics import Topic
 
@@ -105,17 +105,17 @@ MEANINGS = {
 
 
 class EnvelopeError(ProtocolError):
-    """Raised when a message is not what its topic and key make it."""
+    """Raised when a message is not what its topic and key make it; `detail`: why."""
 
-    template = "{refusal}: {meaning}"
-    reason = "envelope"
+    template = "{detail}: {meaning}"
 
-    refusal: Refusal
+    detail: Refusal
+    reason: str = "envelope"
 
     @property
     def meaning(self) -> str:
         """What it most likely means."""
-        return MEANINGS[self.refusal]
+        return MEANINGS[self.detail]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +247,10 @@ class Gate:
 
         Raises:
             EnvelopeError: It is refused.
-            OversizeError: It is over the limit; nothing was looked at.
+            ProtocolError: It is over the limit; nothing was looked at.
         """
         if len(payload) > (limit := MAX_PAYLOAD_BYTES + MAX_CERTIFICATE_BYTES + _HEADER.size):
-            raise OversizeError("payload", len(payload), limit)
+            raise too_large("payload", len(payload), limit)
         named = named_sender(where)
         if where.kind in BARE:
             return Opened(named, payload, b"")

@@ -23,7 +23,7 @@ from fedagent_node.site.joining import (
     JoinRole,
     split_place,
 )
-from fedagent_protocol.errors import TopicError, safe_text, text_of
+from fedagent_protocol.errors import ProtocolError, safe_text, text_of
 from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.option import Declared, Option, declared
 from fedagent_protocol.topics import check_id
@@ -147,7 +147,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Return the settings; raise `SettingError` for what types and ranges let pass."""
         try:
             check_id(self.site)
-        except TopicError as error:
+        except ProtocolError as error:
             raise SettingError("site", error.detail, "choose another name") from error
         self.metrics_place()
         return self

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.msgpack import Decoder, Encoder
 
-from .errors import MalformedError, OversizeError
+from .errors import ProtocolError, too_large
 from .messages import (
     AgentToEdge,
     AnyMessage,
@@ -45,10 +45,10 @@ _decoders: Mapping[Direction, Decoder[AnyMessage]] = {
 
 
 def encode(message: AnyMessage) -> bytes:
-    """Return the message's bytes; raises `OversizeError` above what a broker accepts."""
+    """Return the message's bytes; raises `ProtocolError` above what a broker accepts."""
     payload = _encoder.encode(message)
     if len(payload) > MAX_PAYLOAD_BYTES:
-        raise OversizeError(type(message).__name__, len(payload), MAX_PAYLOAD_BYTES)
+        raise too_large(type(message).__name__, len(payload), MAX_PAYLOAD_BYTES)
     return payload
 
 
@@ -56,8 +56,7 @@ def decode(direction: Direction, payload: bytes | memoryview) -> AnyMessage:
     """Decode one payload.
 
     Raises:
-        OversizeError: The payload is over the limit; nothing was parsed.
-        MalformedError: The bytes are no message of this direction.
+        ProtocolError: It is over the limit and not parsed, or no message of this direction.
     """
     return decode_with(_decoders[direction], payload, "payload", MAX_PAYLOAD_BYTES)
 
@@ -65,8 +64,8 @@ def decode(direction: Direction, payload: bytes | memoryview) -> AnyMessage:
 def decode_with(decoder: Decoder[T], payload: bytes | memoryview, what: str, limit: int) -> T:
     """Decode bytes of another kind; raises what `decode` raises."""
     if len(payload) > limit:
-        raise OversizeError(what, len(payload), limit)
+        raise too_large(what, len(payload), limit)
     try:
         return decoder.decode(payload)
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
-        raise MalformedError(str(error)[:200]) from error
+        raise ProtocolError(str(error)[:200]) from error

@@ -10,7 +10,7 @@ from typing import TypedDict, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .errors import MalformedError
+from .errors import ProtocolError
 from .messages import RoundColumns
 from .signed import CLAIM_BYTES
 
@@ -59,7 +59,7 @@ def pack(columns: Columns) -> PackedColumns:
 
 
 def unpack(message: RoundColumns) -> Columns:
-    """Return the columns of a message, or raise `MalformedError` if they do not fit together."""
+    """Return the columns of a message, or raise `ProtocolError` if they do not fit together."""
     session = column(message.session, np.int32, "session")
     rows = len(session)
     width = len(message.features)
@@ -76,16 +76,16 @@ def unpack(message: RoundColumns) -> Columns:
     )
     lengths = {len(columns.price), len(columns.context_seq), len(columns.age_ms)}
     if lengths | {len(columns.available)} != {rows} or columns.values.shape != (rows, width):
-        raise MalformedError("columns differ in length")
+        raise ProtocolError("columns differ in length")
     total = message.known + len(message.new_ids)
     if rows and not (session.min() >= 0 and session.max() < total):
-        raise MalformedError("a row names an unknown session")
+        raise ProtocolError("a row names an unknown session")
     if len(np.unique(session)) != rows:
-        raise MalformedError("a session has two rows")
+        raise ProtocolError("a session has two rows")
     if (columns.price < 0).any() or (columns.age_ms < 0).any():
-        raise MalformedError("a price or an age is negative")
+        raise ProtocolError("a price or an age is negative")
     if len(set(message.features)) != width or np.isinf(columns.values).any():
-        raise MalformedError("a feature is named twice or infinite")
+        raise ProtocolError("a feature is named twice or infinite")
     return columns
 
 
@@ -95,15 +95,15 @@ def claim_column(claims: Sequence[bytes]) -> bytes:
 
 
 def claims_in(data: bytes, rows: int) -> npt.NDArray[np.uint8]:
-    """Return uint8[rows, 96] of such a column, uint8[0, 96] of an empty one; `MalformedError`."""
+    """Return uint8[rows, 96] of such a column, uint8[0, 96] of an empty one; `ProtocolError`."""
     if len(data) not in {0, rows * CLAIM_BYTES}:
-        raise MalformedError("column claim differs in length")
+        raise ProtocolError("column claim differs in length")
     return np.frombuffer(data, dtype=np.uint8).reshape(-1, CLAIM_BYTES)
 
 
 def column(data: bytes, scalar: type[S], name: str) -> npt.NDArray[S]:
-    """Return a little-endian column; raises `MalformedError` if it ends within a value."""
+    """Return a little-endian column; raises `ProtocolError` if it ends within a value."""
     wire = np.dtype(scalar).newbyteorder("<")
     if len(data) % wire.itemsize:
-        raise MalformedError(f"column {name} is cut off")
+        raise ProtocolError(f"column {name} is cut off")
     return np.frombuffer(data, dtype=wire).astype(scalar, copy=False)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from string import Formatter
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, dataclass_transform
 
 MICRO = 1_000_000
 """Micro-credits of a credit."""
@@ -70,62 +70,18 @@ class FedagentError(Exception):
 
 
 class ProtocolError(FedagentError):
-    """Base of every error that foreign bytes can cause."""
-
-    reason: ClassVar[str] = "protocol"  # the word that counters, receipts and logs use
-
-
-class OversizeError(ProtocolError):
-    """Raised before allocation when something is larger than its limit."""
-
-    template = "{what} is {size}, the limit is {limit}"
-    reason = "oversize"
-
-    what: str
-    size: int
-    limit: int
-
-
-class _DetailError(ProtocolError):
-    """A protocol error that carries one line of detail."""
+    """Raised for foreign bytes that cannot be used; `reason`: what counters and logs call it."""
 
     template = "{detail}"
 
     detail: str
-
-
-class MalformedError(_DetailError):
-    """Raised when bytes are not a message of the expected direction."""
-
-    reason = "malformed"
-
-
-class TopicError(_DetailError):
-    """Raised when a topic, or an id in one, is not of our form."""
-
-    reason = "topic"
-
-
-class ManifestError(_DetailError):
-    """Raised when tensors have other names, dtypes or shapes than declared."""
-
-    reason = "manifest_mismatch"
+    reason: str = "malformed"
 
 
 class DigestError(ProtocolError):
-    """Raised when content does not hash to the digest it was announced by."""
+    """Raised when content is not there, or does not hash to the digest it was announced by."""
 
-    template = "expected {expected:.12}, found {actual:.12}"
-    reason = "digest_mismatch"
-
-    expected: str
-    actual: str
-
-
-class ChunkError(_DetailError):
-    """Raised when a chunk's index or length does not fit its transfer."""
-
-    reason = "bad_chunk"
+    reason: str = "digest_mismatch"
 
 
 class RegistryError(FedagentError):
@@ -162,6 +118,11 @@ class PluginError(RegistryError):
     name: str
     source: str  # module:attribute of the entry point
     problem: str
+
+
+def too_large(what: str, size: int, limit: int) -> ProtocolError:
+    """Return the error for what is over its limit, before anything is made of it."""
+    return ProtocolError(f"{what} is {size}, the limit is {limit}", "oversize")
 
 
 def safe_text(text: object, *, limit: int = 200) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from msgspec import DecodeError, Struct, structs
 from msgspec.msgpack import Decoder, Encoder
 
-from .errors import MalformedError
+from .errors import ProtocolError
 from .messages import (
     Digest,
     Id,
@@ -116,11 +116,11 @@ class WorkClaim(NamedTuple):
 
     @classmethod
     def read(cls, statement: bytes) -> "WorkClaim":
-        """Return the work that a statement is of; raises `MalformedError`."""
+        """Return the work that a statement is of; raises `ProtocolError`."""
         try:
             return _works.decode(statement.partition(b"\0")[2])
         except DecodeError as error:
-            raise MalformedError("no statement of work") from error
+            raise ProtocolError("no statement of work") from error
 
     @property
     def statement(self) -> bytes:

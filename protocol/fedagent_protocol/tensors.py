@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 
-from .errors import DigestError, ManifestError, OversizeError
+from .errors import DigestError, ProtocolError, too_large
 
 MAX_HEADER_BYTES = 256 * 1024
 SMALL_HEADER = 4096
@@ -87,7 +87,7 @@ def check_digest(data: Buffer, digest: str) -> None:
     """Raise `DigestError` unless the bytes hash to their name."""
     actual = digest_of(data)
     if actual != digest:
-        raise DigestError(digest, actual)
+        raise DigestError(f"expected {digest:.12}, found {actual:.12}")
 
 
 def encode_tensors(tensors: Tensors) -> bytes:
@@ -122,17 +122,16 @@ def locate(data: Buffer) -> tuple[Located, ...]:
     """Parse a safetensors header under our limits; sorted by name.
 
     Raises:
-        OversizeError: Header or tensor count over the limit.
-        ManifestError: The header is not well formed, or does not fit the data.
+        ProtocolError: The header is over a limit, not well formed, or does not fit the data.
     """
     view = memoryview(data).cast("B")
     if len(view) < 8:
-        raise ManifestError("too short for a header")
+        raise _unfit("too short for a header")
     length = int.from_bytes(view[:8], "little")
     if length > MAX_HEADER_BYTES:
-        raise OversizeError("tensor header", length, MAX_HEADER_BYTES)
+        raise too_large("tensor header", length, MAX_HEADER_BYTES)
     if 8 + length > len(view):
-        raise ManifestError("the header is cut off")
+        raise _unfit("the header is cut off")
     read = _located_again if length <= SMALL_HEADER else _located
     return read(bytes(view[8 : 8 + length]), len(view))
 
@@ -142,21 +141,21 @@ def _located(text: bytes, size: int) -> tuple[Located, ...]:
     try:
         header = json.loads(text, object_pairs_hook=_no_repeats)
     except (ValueError, RecursionError) as error:
-        raise ManifestError("the header is not JSON") from error
+        raise _unfit("the header is not JSON") from error
     if not isinstance(header, dict):
-        raise ManifestError("the header is not a map")
+        raise _unfit("the header is not a map")
     header.pop("__metadata__", None)
     if len(header) > MAX_TENSORS:
-        raise OversizeError("tensor count", len(header), MAX_TENSORS)
+        raise too_large("tensor count", len(header), MAX_TENSORS)
     origin = 8 + len(text)
     located = [_locate_one(name, entry, origin) for name, entry in header.items()]
     position = origin
     for item in sorted(located, key=lambda item: (item.start, item.stop)):
         if item.start != position:
-            raise ManifestError("tensor data has a hole or an overlap")
+            raise _unfit("tensor data has a hole or an overlap")
         position = item.stop
     if position != size:
-        raise ManifestError("tensor data is longer or shorter than declared")
+        raise _unfit("tensor data is longer or shorter than declared")
     return tuple(sorted(located, key=lambda item: item.spec))
 
 
@@ -171,7 +170,7 @@ def decode_tensors(data: Buffer, manifest: Manifest) -> dict[str, npt.NDArray[np
 
 
 def expect_manifest(located: tuple[Located, ...], manifest: Manifest) -> None:
-    """Raise `ManifestError` naming the first difference, if there is one."""
+    """Raise `ProtocolError` naming the first difference, if there is one."""
     found = tuple(item.spec for item in located)
     if found == manifest.specs:
         return
@@ -179,7 +178,7 @@ def expect_manifest(located: tuple[Located, ...], manifest: Manifest) -> None:
     have = {spec.name: spec for spec in found}
     for name in sorted(want.keys() | have.keys()):
         if want.get(name) != have.get(name):
-            raise ManifestError(
+            raise _unfit(
                 f"tensor {name[:64]!r}: expected {_show(want.get(name))}, "
                 f"got {_show(have.get(name))}"
             )
@@ -192,6 +191,10 @@ def tensor_at(data: Buffer, item: Located) -> npt.NDArray[np.generic]:
     array = np.frombuffer(view, dtype=dtype).reshape(item.spec.shape)
     array.flags.writeable = False
     return array
+
+
+def _unfit(detail: str) -> ProtocolError:
+    return ProtocolError(detail, "manifest_mismatch")
 
 
 def _show(spec: TensorSpec | None) -> str:
@@ -207,16 +210,16 @@ def _no_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _locate_one(name: str, entry: object, origin: int) -> Located:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise ManifestError(f"tensor {name[:64]!r}: malformed entry")
+        raise _unfit(f"tensor {name[:64]!r}: malformed entry")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise ManifestError(f"tensor {name[:64]!r}: dtype {str(dtype)[:16]!r} is not supported")
+        raise _unfit(f"tensor {name[:64]!r}: dtype {str(dtype)[:16]!r} is not supported")
     if not _naturals(shape, MAX_RANK) or not _naturals(offsets, 2) or len(offsets) != 2:
-        raise ManifestError(f"tensor {name[:64]!r}: malformed shape or offsets")
+        raise _unfit(f"tensor {name[:64]!r}: malformed shape or offsets")
     spec = TensorSpec(name, _DTYPES[dtype], tuple(shape))
     start, stop = origin + offsets[0], origin + offsets[1]
     if stop - start != spec.nbytes:
-        raise ManifestError(f"tensor {name[:64]!r}: offsets do not fit its shape")
+        raise _unfit(f"tensor {name[:64]!r}: offsets do not fit its shape")
     return Located(spec, start, stop)
 
 

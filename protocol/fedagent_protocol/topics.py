@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass, replace
 
 from .codec import Direction
-from .errors import TopicError
+from .errors import ProtocolError
 from .messages import PROTOCOL_VERSION
 
 ROOT = f"fedagent/{PROTOCOL_VERSION}"
@@ -42,9 +42,9 @@ class Topic:
 
 
 def check_id(value: str) -> str:
-    """Return a site, agent, edge or coordinator id unchanged, or raise `TopicError`."""
+    """Return a site, agent, edge or coordinator id unchanged, or raise `ProtocolError`."""
     if not _ID.fullmatch(value):
-        raise TopicError(f"not an id: {value[:80]!r}; use 1-64 of a-z, 0-9 and hyphen")
+        raise ProtocolError(f"not an id: {value[:80]!r}; use 1-64 of a-z, 0-9 and hyphen", "topic")
     return value
 
 
@@ -104,18 +104,18 @@ def coordinator_filters(site: str) -> tuple[str, ...]:
 
 
 def parse(topic: str) -> Topic:
-    """Return the parts of a topic of the forms above, or raise `TopicError`."""
+    """Return the parts of a topic of the forms above, or raise `ProtocolError`."""
     parts = topic.split("/")
     if len(topic) > 400 or not all(map(_ID.fullmatch, parts)) or parts[0] != "fedagent":
-        raise TopicError(f"not a topic of ours: {topic[:120]!r}")
+        raise ProtocolError(f"not a topic of ours: {topic[:120]!r}", "topic")
     found = _parsed(parts[2:])
     if found is None or not _VERSION.fullmatch(parts[1]):
-        raise TopicError(f"not a topic of ours: {topic[:120]!r}")
+        raise ProtocolError(f"not a topic of ours: {topic[:120]!r}", "topic")
     version = int(parts[1])
     if version == PROTOCOL_VERSION:
         return found
     if found.kind not in {"edge-beacon", "coordinator-beacon"}:
-        raise TopicError(f"protocol {version}, not {PROTOCOL_VERSION}: {topic[:120]!r}")
+        raise ProtocolError(f"protocol {version}, not {PROTOCOL_VERSION}: {topic[:120]!r}", "topic")
     return replace(found, version=version)
 
 

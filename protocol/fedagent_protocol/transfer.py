@@ -8,7 +8,7 @@ other messages by no more, and delays nobody else.
 from collections import deque
 from dataclasses import dataclass, field
 
-from .errors import ChunkError, OversizeError
+from .errors import ProtocolError, too_large
 from .messages import MAX_CHUNK_BYTES, MAX_CHUNKS
 
 PIECE_BYTES = 512 * 1024
@@ -33,16 +33,16 @@ RangeList = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How an object of `size` bytes is cut; raises `ChunkError` or `OversizeError`."""
+    """How an object of `size` bytes is cut; raises `ProtocolError`."""
 
     size: int
     chunk_bytes: int
 
     def __post_init__(self) -> None:
         if not 0 < self.chunk_bytes <= MAX_CHUNK_BYTES or self.size <= 0:
-            raise ChunkError(f"{self.size} bytes in chunks of {self.chunk_bytes}")
+            raise ProtocolError(f"{self.size} bytes in chunks of {self.chunk_bytes}", "bad_chunk")
         if self.count > MAX_CHUNKS:
-            raise OversizeError("chunk count", self.count, MAX_CHUNKS)
+            raise too_large("chunk count", self.count, MAX_CHUNKS)
 
     @property
     def count(self) -> int:
@@ -58,18 +58,20 @@ class Layout:
         return min(self.size, self.chunks_in(min(most, PIECE_BYTES)) * self.chunk_bytes)
 
     def span(self, start: int, stop: int | None = None) -> tuple[int, int]:
-        """Return the byte range of a chunk, or of several; raises `ChunkError` if there is none."""
+        """Return the byte range of a chunk, or of several; or raise `ProtocolError`."""
         stop = start + 1 if stop is None else stop
         if not 0 <= start < stop <= self.count:
-            raise ChunkError(f"chunks {start} to {stop} of {self.count}")
+            raise ProtocolError(f"chunks {start} to {stop} of {self.count}", "bad_chunk")
         return start * self.chunk_bytes, min(stop * self.chunk_bytes, self.size)
 
     def check(self, index: int, length: int) -> range:
-        """Return the chunks that a message holds from `index` on, or raise `ChunkError`."""
+        """Return the chunks that a message holds from `index` on, or raise `ProtocolError`."""
         stop = index - (-length // self.chunk_bytes)
         begin, end = self.span(index, stop)
         if length != end - begin:
-            raise ChunkError(f"{length} bytes from chunk {index} on, not {end - begin}")
+            raise ProtocolError(
+                f"{length} bytes from chunk {index} on, not {end - begin}", "bad_chunk"
+            )
         return range(index, stop)
 
 
@@ -136,7 +138,7 @@ class Receiver:
         return len(self._outstanding)
 
     def accept(self, index: int, length: int, now: float) -> bool:
-        """Note chunks; False if they were here already. Raises `ChunkError` if they do not fit."""
+        """Note chunks; False if they were here already; `ProtocolError`: they do not fit."""
         chunks = self.layout.check(index, length)
         fresh = not self.have.issuperset(chunks)
         self.have.update(chunks)

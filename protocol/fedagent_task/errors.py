@@ -1,6 +1,6 @@
 """Errors of what is learnt."""
 
-from fedagent_protocol.errors import FedagentError, ProtocolError
+from fedagent_protocol.errors import FedagentError
 
 
 class TaskError(FedagentError):
@@ -46,17 +46,3 @@ class NotInstalledError(TaskError):
 
     what: str
     hint: str
-
-
-class MaskingError(ProtocolError):
-    """Raised for keys, shares or answers that do not fit; nothing of them was used."""
-
-    template = "{detail}"
-
-    why: str
-    detail: str
-
-    @property
-    def reason(self) -> str:  # type: ignore[override]  # of the instance: counters tell them apart
-        """Word for counters."""
-        return f"masking_{self.why}"

@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.errors import MalformedError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_task.recipe.spec import MAX_NAMES_BYTES
 
 _UNIT, _SQUARE = 149, 298
@@ -117,23 +117,23 @@ class Moments:
         big-endian number. Then come the names, a line each.
 
         Raises:
-            MalformedError: They cannot, in one word: ``form``, ``count``, ``sum`` or ``square``.
+            ProtocolError: They cannot, in one word: ``form``, ``count``, ``sum`` or ``square``.
         """
         (count, *rest), called = _unpacked(data, 1 + 2 * features)
         names = None if called == "\n" else tuple(called.split("\n")) if called else ()
         if names and (len(names) != features or not _are_names(names)):
-            raise MalformedError("form")
+            raise ProtocolError("form")
         if not 1 <= count <= most:
-            raise MalformedError("count")
+            raise ProtocolError("count")
         sums, squares = rest[:features], rest[features:]
         if any(abs(s) > count * _LARGEST for s in sums):
-            raise MalformedError("sum")
+            raise ProtocolError("sum")
         # The mean of squares is at least the square of the mean.
         if not all(
             s * s <= count * q <= (count * _LARGEST) ** 2
             for s, q in zip(sums, squares, strict=True)
         ):
-            raise MalformedError("square")
+            raise ProtocolError("square")
         return cls(count, tuple(sums), tuple(squares), names)
 
 
@@ -157,13 +157,13 @@ def _unpacked(data: bytes, count: int) -> tuple[Sequence[int], str]:
         body = data[at + 2 : at + 2 + size]
         number = int.from_bytes(body, "big", signed=True)
         if size > 128 or data[at : at + 2 + size] != _packed(number):
-            raise MalformedError("form")
+            raise ProtocolError("form")
         numbers.append(number)
         at += 2 + size
     try:
         text = data[at:].decode()
     except UnicodeDecodeError as error:
-        raise MalformedError("form") from error
+        raise ProtocolError("form") from error
     if len(numbers) != count:
-        raise MalformedError("form")
+        raise ProtocolError("form")
     return numbers, text

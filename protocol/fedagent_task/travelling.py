@@ -42,7 +42,7 @@ def model_tensors(
     """Return the model's tensors in a file, without what may be beside them: control variates too.
 
     Raises:
-        ManifestError, OversizeError: It holds anything else.
+        ProtocolError: It holds anything else.
     """
     left_out = {one.name for one in beside.specs} - {one.name for one in model.specs}
     plain = tuple(

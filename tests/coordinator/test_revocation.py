@@ -94,7 +94,7 @@ async def test_on_another_machine_too_a_revoked_member_is_out_with_every_certifi
     for member in (coordinator.membership, other.membership, Process(other.directory).membership):
         with pytest.raises(EnvelopeError) as refused:
             member.read(lost.held["hall"].der)
-        assert refused.value.refusal is Refusal.REVOKED
+        assert refused.value.detail is Refusal.REVOKED
         assert member.read(lost.held["porch"].der).id == other.membership.credentials.certificate.id
     assert other.cut == {hall}, "the list says whom to leave, whoever handed it on"
 
@@ -103,7 +103,7 @@ def gone(member: Membership, lost: Lost, name: str) -> bool:
     try:
         member.read(lost.held[name].der)
     except EnvelopeError as error:
-        return error.refusal is Refusal.REVOKED
+        return error.detail is Refusal.REVOKED
     return False
 
 

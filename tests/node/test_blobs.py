@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_node.blobs import BlobStore
-from fedagent_protocol.errors import DigestError, OversizeError
+from fedagent_protocol.errors import DigestError, ProtocolError
 
 
 def _name(data: bytes) -> str:
@@ -57,9 +57,9 @@ def test_a_wrong_part_is_dropped(tmp_path: Path) -> None:
 
 def test_oversize_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     store = BlobStore(tmp_path, max_bytes=10)
-    with pytest.raises(OversizeError):
+    with pytest.raises(ProtocolError, match="the limit is"):
         store.put(b"x" * 11)
-    with pytest.raises(OversizeError):
+    with pytest.raises(ProtocolError, match="the limit is"):
         store.write_part("0" * 64, 8, b"xxx")
     assert list(tmp_path.iterdir()) == []
 

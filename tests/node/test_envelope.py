@@ -59,7 +59,7 @@ class Party:
     def refuses(self, payload: bytes, topic: str = UP) -> str:
         with pytest.raises(EnvelopeError) as error:
             self.open(payload, topic)
-        return str(error.value.refusal)
+        return str(error.value.detail)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_two_that_use_one_identity_are_told_from_a_backup_and_from_who_repeats(
             try:
                 edge.open(heard[-1])
             except EnvelopeError as error:
-                ends[error.refusal] += 1
+                ends[error.detail] += 1
         for topic, payload in edge.said:
             for one in both:
                 with contextlib.suppress(EnvelopeError):

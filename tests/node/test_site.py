@@ -204,7 +204,7 @@ def membership(home: Members, name: str) -> tuple[Membership, list[object]]:
 def refusal(member: Membership, der: bytes) -> Refusal:
     with pytest.raises(EnvelopeError) as caught:
         member.read(der)
-    return caught.value.refusal
+    return caught.value.detail
 
 
 async def test_a_newer_list_of_this_authority_is_taken_once(home: Members, tmp_path: Path) -> None:

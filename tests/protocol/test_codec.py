@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedagent_protocol import messages as m
 from fedagent_protocol import peers as p
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, Direction, decode, encode
-from fedagent_protocol.errors import MalformedError, OversizeError, ProtocolError
+from fedagent_protocol.errors import ProtocolError
 
 from .samples import FLAT
 
@@ -59,7 +59,7 @@ def test_a_message_survives_the_wire_and_what_a_newer_peer_adds(
 
 def test_an_unknown_word_is_refused() -> None:
     raw = {"t": "receipt", "digest": "a" * 64, "status": "sealed-in-amber"}
-    with pytest.raises(MalformedError, match="sealed-in-amber"):
+    with pytest.raises(ProtocolError, match="sealed-in-amber"):
         decode(Direction.EDGE_TO_AGENT, msgspec.msgpack.encode(raw))
 
 
@@ -104,7 +104,7 @@ def test_a_damaged_message_is_a_message_or_a_protocol_error(
     ],
 )
 def test_bad_values_are_refused(raw: dict[str, object]) -> None:
-    with pytest.raises(MalformedError):
+    with pytest.raises(ProtocolError):
         decode(Direction.AGENT_TO_EDGE, msgspec.msgpack.encode(raw))
 
 
@@ -135,7 +135,7 @@ def test_bad_values_are_refused(raw: dict[str, object]) -> None:
 )
 def test_bad_values_between_neighbours_are_refused(fields: list[object]) -> None:
     assert p.decode_envelope(msgspec.msgpack.encode(["", 1, 1, 0, [4], [[[0.5, "a"]]]]))
-    with pytest.raises(MalformedError):
+    with pytest.raises(ProtocolError):
         p.decode_envelope(msgspec.msgpack.encode(["", *fields]))
 
 
@@ -155,24 +155,23 @@ _OUTCOME = {"agent": "a", "status": "arrived"}
     ],
 )
 def test_what_would_spoil_a_sum_is_refused(raw: dict[str, object]) -> None:
-    with pytest.raises(MalformedError):
+    with pytest.raises(ProtocolError):
         decode(Direction.EDGE_TO_COORDINATOR, msgspec.msgpack.encode(raw))
 
 
 def test_array_headers_that_lie_cost_no_memory() -> None:
     lie = b"\x83\xa1t\xa4need\xa6digest\xd9\x40" + b"a" * 64 + b"\xa6ranges\xdd\xff\xff\xff\xff"
-    with pytest.raises(MalformedError):
+    with pytest.raises(ProtocolError):
         decode(Direction.AGENT_TO_EDGE, lie)
 
 
 def test_an_oversized_payload_is_not_parsed() -> None:
-    with pytest.raises(OversizeError) as caught:
+    with pytest.raises(ProtocolError, match=f"the limit is {MAX_PAYLOAD_BYTES}"):
         decode(Direction.AGENT_TO_EDGE, b"\xc1" * (MAX_PAYLOAD_BYTES + 1))
-    assert caught.value.limit == MAX_PAYLOAD_BYTES
 
 
 def test_an_oversized_message_is_not_encoded() -> None:
     outcome = m.Outcome(agent="a", status=m.OutcomeStatus.ARRIVED, reason="x" * 400)
     report = m.RoundReport(epoch="0" * 32, outcomes=(outcome,) * 5000)
-    with pytest.raises(OversizeError):
+    with pytest.raises(ProtocolError, match="the limit is"):
         encode(report)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_protocol.columns import Columns, pack, unpack
-from fedagent_protocol.errors import MalformedError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import RoundColumns
 from fedagent_protocol.signed import CLAIM_BYTES
 
@@ -62,5 +62,5 @@ def test_columns_survive(rows: int) -> None:
     ],
 )
 def test_contradictions_are_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(MalformedError):
+    with pytest.raises(ProtocolError):
         unpack(_message(3, **changes))

@@ -4,13 +4,13 @@ import copy
 
 import pytest
 
-from fedagent_protocol.errors import FedagentError, OversizeError, PluginError
+from fedagent_protocol.errors import FedagentError, PluginError, ProtocolError
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        OversizeError("payload", 9, 3),
+        ProtocolError("payload is 9, the limit is 3", "oversize"),
         PluginError("policy", "mine", "a:B", "failed"),
         FedagentError("in words", 3),
     ],

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_protocol.errors import MalformedError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     Opinion,
     OpinionMode,
@@ -171,5 +171,5 @@ def test_late_work_is_claimed_for_the_round_that_pays_and_names_the_one_it_was_b
 def test_work_is_read_from_what_was_signed() -> None:
     work = WorkClaim.offered(OFFER, EDGE, ME.id)
     assert WorkClaim.read(work.statement) == work
-    with pytest.raises(MalformedError):
+    with pytest.raises(ProtocolError):
         WorkClaim.read(b"something else")

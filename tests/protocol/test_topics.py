@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction
-from fedagent_protocol.errors import TopicError
+from fedagent_protocol.errors import ProtocolError
 
 IDS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,20}", fullmatch=True)
 
@@ -33,18 +33,18 @@ def test_any_text_is_a_topic_or_a_topic_error(text: str) -> None:
     for candidate in (text, f"{topics.ROOT}/{text}"):
         try:
             topics.parse(candidate)
-        except TopicError as error:
+        except ProtocolError as error:
             assert error.reason == "topic"
 
 
 @pytest.mark.parametrize("bad", ["", "-a", "A", "a/b", "a+", "#", "a" * 65, "ä"])
 def test_an_id_is_safe_in_a_topic(bad: str) -> None:
-    with pytest.raises(TopicError):
+    with pytest.raises(ProtocolError, match="not an id"):
         topics.check_id(bad)
 
 
 def test_only_beacons_are_heard_across_versions() -> None:
     beacon = topics.parse("fedagent/2/site/e/edge-1/beacon")
     assert (beacon.version, beacon.edge) == (2, "edge-1")
-    with pytest.raises(TopicError, match="protocol 2, not"):
+    with pytest.raises(ProtocolError, match="protocol 2, not"):
         topics.parse("fedagent/2/site/a/agent-1/up/edge-1/hello")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_protocol.errors import MalformedError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_task.errors import RecipeError, TaskFormatError
 from fedagent_task.models.features import scaled
 from fedagent_task.moments import Moments
@@ -176,7 +176,7 @@ def test_names_stand_where_all_that_say_any_agree() -> None:
         assert Moments.decode(one.encode(), features=2, most=9) == one
     for names in (("t", "t"), ("t", ""), ("t", "a\nb"), ("t", "x" * 65)):
         assert plain.called(names) is plain
-        with pytest.raises(MalformedError, match="form"):
+        with pytest.raises(ProtocolError, match="form"):
             Moments.decode(replace(plain, names=names).encode(), features=2, most=9)
 
 
@@ -192,7 +192,7 @@ def test_what_no_samples_can_be_is_refused_in_one_word() -> None:
         (Moments(2, good.sums[:1], good.squares), "form"),
         (Moments(2, (1 << 2000, 0), good.squares), "form"),
     ):
-        with pytest.raises(MalformedError) as caught:
+        with pytest.raises(ProtocolError) as caught:
             Moments.decode(bad.encode(), features=2, most=1000)
         assert str(caught.value) == word
 
@@ -201,7 +201,7 @@ def test_what_no_samples_can_be_is_refused_in_one_word() -> None:
 def test_any_bytes_are_moments_or_one_error(data: bytes) -> None:
     try:
         found = Moments.decode(data, features=1, most=10)
-    except MalformedError as error:
+    except ProtocolError as error:
         assert str(error) in {"form", "count", "sum", "square"}
     else:
         assert found.encode() == data

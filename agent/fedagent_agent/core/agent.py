@@ -18,7 +18,7 @@ from fedagent_node.effects import Effect, Emit, Input, Send
 from fedagent_node.timers import Timers
 from fedagent_protocol import SOFTWARE
 from fedagent_protocol import messages as m
-from fedagent_protocol.errors import MalformedError, ProtocolError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.signed import SignAnswer
 
 from . import effects as own
@@ -172,11 +172,12 @@ class AgentCore:
             )
         if session is None:
             return effects
+        handle = self._messages.get(type(message))
         try:
-            handle = self._messages.get(type(message))
             if handle is None:
-                raise MalformedError(f"{m.kind(message)} to an agent")
-            effects += handle(session, message, now)
+                self.counters["malformed"] += 1
+            else:
+                effects += handle(session, message, now)
         except ProtocolError as error:
             self.counters[error.reason] += 1
         return effects + self._go_on(now)

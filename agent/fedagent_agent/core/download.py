@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fedagent_node.effects import Effect, ModelFinished, Send, WriteModel
 from fedagent_node.timers import Timers
-from fedagent_protocol.errors import ChunkError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import MAX_CHUNKS, Chunk, Need
 from fedagent_protocol.transfer import Layout, Pace, Receiver
 
@@ -68,10 +68,10 @@ class Download:
         return self._ask(now)
 
     def receive(self, chunk: Chunk, now: float) -> list[Effect]:
-        """Take a chunk; raise `ChunkError` if it does not fit the layout, or was not asked for."""
+        """Take a chunk; `ProtocolError`: it does not fit the layout, or was not asked for."""
         receiver = self._receiver
         if receiver is None:
-            raise ChunkError(f"chunk {chunk.index} was not asked for")
+            raise ProtocolError(f"chunk {chunk.index} was not asked for", "bad_chunk")
         if not receiver.accept(chunk.index, len(chunk.data), now):
             self.counters["chunk_twice"] += 1
             return []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedagent_node.effects import Effect, Send, Warn
 from fedagent_node.timers import Timers
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     MaskAsk,
     MaskDelivery,
@@ -16,7 +17,6 @@ from fedagent_protocol.messages import (
     MaskRoster,
     MaskShares,
 )
-from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from .effects import Key, Newest
@@ -91,8 +91,8 @@ class Masking:
                     self._timers.stop(("mask", key))
                 case MaskAsk():
                     said = part.member.opening(message)
-        except MaskingError as error:
-            if error.why not in LIES:
+        except ProtocolError as error:
+            if error.reason.removeprefix("masking_") not in LIES:
                 raise
             self._counters[error.reason] += 1
             text = f"secure aggregation of round {key.round} refused: {error}: the edge may lie"

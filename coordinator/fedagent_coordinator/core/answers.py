@@ -24,7 +24,7 @@ from fedagent_coordinator.policies.base import (
     VOLUNTEERS,
 )
 from fedagent_protocol.columns import claims_in, column
-from fedagent_protocol.errors import MalformedError, safe_text
+from fedagent_protocol.errors import ProtocolError, safe_text
 from fedagent_protocol.messages import EdgeMoments, OpinionMode, Opinions, Volunteers
 from fedagent_protocol.signed import Asked
 from fedagent_task.moments import Moments
@@ -116,17 +116,17 @@ def read_answer(
     `client` gives the run-wide indices of its sessions, int32[P], -1 of those that have none.
 
     Raises:
-        MalformedError: It says what cannot be.
+        ProtocolError: It says what cannot be.
     """
     if not isinstance(message, Volunteers) and message.model != call.digest:
-        raise MalformedError("an answer about another model")
+        raise ProtocolError("an answer about another model")
     if isinstance(message, EdgeMoments):
         return _moments(message, recipe)
     rows = column(message.session, np.int32, "session")
     if len(rows) and not (rows.min() >= 0 and rows.max() < len(edge.ids)):
-        raise MalformedError("a row names an unknown session")
+        raise ProtocolError("a row names an unknown session")
     if len(np.unique(rows)) != len(rows):
-        raise MalformedError("a session has two rows")
+        raise ProtocolError("a session has two rows")
     told, reasons, metric = np.zeros(len(rows), dtype=_ROW), Counter[str](), ""
     told["client"] = client(rows)
     if isinstance(message, Opinions):
@@ -218,7 +218,7 @@ def without_answers(round_: int, slot: int, digest: str, clients: int) -> BookEv
 
 def _moments(message: EdgeMoments, recipe: Recipe) -> EdgeAnswer:
     if message.agents > message.asked:
-        raise MalformedError("more agents answered than were asked")
+        raise ProtocolError("more agents answered than were asked")
     found, agents = None, message.agents if message.moments else 0
     if message.moments:
         most = agents * recipe.limits.max_samples
@@ -233,12 +233,12 @@ def _fill(told: Rows, message: Opinions) -> None:
     if not len(epsilon):
         epsilon = np.zeros(len(told))
     if {len(score), len(samples), len(epsilon)} != {len(told)}:
-        raise MalformedError("columns of opinions differ in length")
+        raise ProtocolError("columns of opinions differ in length")
     # Written so that NaN is out of range too.
     if not ((score >= 0) & (score <= 1)).all():
-        raise MalformedError("an opinion is not in [0, 1]")
+        raise ProtocolError("an opinion is not in [0, 1]")
     if not (np.isfinite(epsilon) & (epsilon >= 0)).all() or not (samples > 0).all():
-        raise MalformedError("an epsilon or a number of samples is out of range")
+        raise ProtocolError("an epsilon or a number of samples is out of range")
     told["score"], told["samples"], told["epsilon"] = score, samples, epsilon
 
 

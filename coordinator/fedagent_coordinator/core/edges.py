@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_node.effects import Effect, Emit, Send
-from fedagent_protocol.errors import ChunkError, MalformedError, safe_text
+from fedagent_protocol.errors import ProtocolError, safe_text
 from fedagent_protocol.messages import CHUNK_BYTES, Chunk, GlobalModel, Need, Revocations
 from fedagent_protocol.transfer import Layout, Pace, Sender
 
@@ -116,18 +116,18 @@ class EdgeSession:
         """Add the ids from `known` on; False if ids are missing between.
 
         Raises:
-            MalformedError: They contradict those named before.
+            ProtocolError: They contradict those named before.
         """
         if known > len(self.ids):
             return False
         overlap = self.ids[known : known + len(new_ids)]
         if tuple(overlap) != new_ids[: len(overlap)]:
-            raise MalformedError("session ids differ from those named before")
+            raise ProtocolError("session ids differ from those named before")
         fresh = new_ids[len(overlap) :]
         if len(set(fresh)) != len(fresh) or not set(fresh).isdisjoint(self.ids):
-            raise MalformedError("two sessions have one id")
+            raise ProtocolError("two sessions have one id")
         if len(self.ids) + len(fresh) > MAX_SESSIONS:
-            raise MalformedError("more sessions than an edge has")
+            raise ProtocolError("more sessions than an edge has")
         if fresh:
             self.ids.extend(fresh)
             self.client = np.concatenate([self.client, np.full(len(fresh), -1, dtype=np.int32)])
@@ -250,7 +250,7 @@ class GlobalModels:
         """Send chunks that an edge asked for.
 
         Raises:
-            ChunkError: It asks for chunks that do not exist, or for something else.
+            ProtocolError: It asks for chunks that do not exist, or for something else.
         """
         if need.digest == self.digest:
             layout = Layout(self.size, self.chunk_bytes)
@@ -258,10 +258,10 @@ class GlobalModels:
         elif need.digest == self.once != "":
             layout = Layout(self.once_bytes, CHUNK_BYTES)
         else:
-            raise ChunkError("asked for a model that is not here")
+            raise ProtocolError("asked for a model that is not here", "bad_chunk")
         edge.heard_at = now
         if any(stop > layout.count or start >= stop for start, stop in need.ranges):
-            raise ChunkError(f"asked for chunks beyond {layout.count}")
+            raise ProtocolError(f"asked for chunks beyond {layout.count}", "bad_chunk")
         sender = edge.senders.setdefault(need.digest, Sender(layout))
         sender.authorise(need.ranges, link_idle=link_idle)
         while (found := sender.next()) is not None:

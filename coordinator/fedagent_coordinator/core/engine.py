@@ -26,7 +26,7 @@ from fedagent_node.effects import (
     Warn,
 )
 from fedagent_protocol.columns import Columns, unpack
-from fedagent_protocol.errors import MalformedError, ProtocolError, safe_text
+from fedagent_protocol.errors import ProtocolError, safe_text
 from fedagent_protocol.messages import (
     Chunk,
     CoordinatorBeacon,
@@ -256,7 +256,7 @@ class Engine:
     def _hello(self, received: Received, hello: EdgeHello, now: float) -> None:
         run, name = self.run, received.sender
         if hello.edge != name:
-            raise MalformedError("an edge's hello names another edge")
+            raise ProtocolError("an edge's hello names another edge")
         if hello.head is not None:
             self._witness(name, hello.head)
         edge, changed = run.edges.hear(name, hello.epoch, now, run.models.digest)
@@ -341,7 +341,7 @@ class Engine:
             run.ask_columns(edge)
             return
         if (columns.price > MAX_MICRO).any() or (columns.context_seq < 0).any():
-            raise MalformedError("a price or a sequence number is out of range")
+            raise ProtocolError("a price or a sequence number is out of range")
         edge.model = message.model
         if not isinstance(self.phase, Observing) or message.round != run.numbers.round:
             return

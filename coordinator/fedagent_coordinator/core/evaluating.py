@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fedagent_node.effects import Emit
-from fedagent_protocol.errors import MalformedError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     EdgeMoments,
     OpinionClose,
@@ -107,7 +107,7 @@ class Evaluating(Phase):
             client = partial(edge.clients, indices=indices, members=members)
             recipe = self.run.settings.recipe
             part.answer = read_answer(message, edge, call, recipe=recipe, client=client)
-        except MalformedError:
+        except ProtocolError:
             self.run.counters["opinions_refused"] += 1
             part.answer = part.answer or no_answer(part.agents)
             return

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.errors import DigestError, ManifestError, OversizeError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import (
     Buffer,
     Manifest,
@@ -62,7 +62,7 @@ def check_content(
         check_digest(data, digest)
         located = locate(data)
         expect_manifest(located, manifest)
-    except (DigestError, ManifestError, OversizeError) as error:
+    except ProtocolError as error:
         return Verdict(error.reason, str(error))
     square = control = 0.0
     sketch = None if signs is None else Sketch(signs)

@@ -17,7 +17,7 @@ import numpy as np
 from fedagent_node.effects import Effect, Received, Send, Warn
 from fedagent_protocol import messages as m
 from fedagent_protocol.columns import claim_column
-from fedagent_protocol.errors import MalformedError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.signed import CLAIM_BYTES, Asked, is_claim
 from fedagent_protocol.transfer import Layout
 from fedagent_task.moments import Moments
@@ -145,7 +145,7 @@ class Evaluation:
         try:
             found = Moments.decode(answer.moments, features=features, most=most)
             problem = "" if found.count == answer.samples else "count"
-        except MalformedError as error:
+        except ProtocolError as error:
             problem = str(error)
         if problem:
             self.unused[agent] = "invalid"

@@ -109,7 +109,7 @@ class Exchange:
         return self.get(offer, now)
 
     def chunk(self, chunk: Chunk, now: float) -> list[Effect]:
-        """Take a piece; `ChunkError` if it does not fit."""
+        """Take a piece; `ProtocolError` if it does not fit."""
         if chunk.digest not in self.expected:
             raise Ignored("chunk_unasked")
         effects = self._take(chunk.digest, chunk.index, chunk.data, now)

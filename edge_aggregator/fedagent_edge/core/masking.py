@@ -6,9 +6,9 @@ from enum import Enum
 
 from fedagent_node.effects import Effect, Send
 from fedagent_protocol import messages as m
-from fedagent_task.errors import MaskingError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_task.recipe.spec import SecureAggregationSpec
-from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
+from fedagent_task.secure_aggregation.cohort import Cohort
 from fedagent_task.secure_aggregation.keys import Place, Seed, Trusted
 
 ASK_AGAIN_S = 0.5
@@ -70,20 +70,20 @@ class Masking:
             return NOT_IN_COHORT, "it is not in the cohort, so its masks cannot be removed"
         try:
             self.cohort.agree(agent, agreed)
-        except MaskingError as error:
+        except ProtocolError as error:
             return "masking_not_agreed", str(error)
         return "", ""
 
     def receive(
         self, agent: str, message: m.MaskKeys | m.MaskShares | m.MaskOpening, now: float
     ) -> list[Effect]:
-        """Take what an agent of the round sends; `MaskingError`: it does not fit."""
+        """Take what an agent of the round sends; `ProtocolError`: it does not fit."""
         answer: m.MaskRoster | m.MaskDelivery | None = None
         match message:
             case m.MaskKeys():
                 try:
                     answer = self.cohort.keys(agent, message)
-                except MaskingError as error:
+                except ProtocolError as error:
                     self.refused[agent] = error.reason
                     raise
             case m.MaskShares():
@@ -111,7 +111,7 @@ class Masking:
                     self._unmask()
                 case _Phase.ANSWERS if now >= self._again_at:
                     return self._ask(now)
-        except VoidError as error:
+        except ProtocolError as error:
             self._end(str(error))
         return []
 
@@ -131,7 +131,7 @@ class Masking:
         self._until = min(now + self._spec.stage_s, latest)
         try:
             self.cohort.survivors(used)
-        except VoidError as error:
+        except ProtocolError as error:
             self._end(str(error))
             return []
         return self._ask(now)
@@ -155,7 +155,7 @@ class Masking:
         try:
             self.seeds = tuple(self.cohort.unmask())
             self._phase = _Phase.OVER
-        except VoidError as error:
+        except ProtocolError as error:
             self._end(str(error))
 
     def _end(self, why: str) -> None:

@@ -212,7 +212,7 @@ class Rounds:
         """Take keys, shares and answers; also once the round is closed.
 
         Raises:
-            MaskingError: They do not fit; nothing changed.
+            ProtocolError: They do not fit; nothing changed.
         """
         rnd = self.state.named(message.run, message.round)
         if rnd is None:

@@ -115,7 +115,7 @@ class Updates:
         """Take a part of an update, whichever round it names.
 
         Raises:
-            ChunkError: It does not fit; nothing changed.
+            ProtocolError: It does not fit; nothing changed.
         """
         client = self._state.client(event.sender)
         offer = client.offer if client is not None else None

@@ -47,7 +47,7 @@ class Uploads:
         self._active[client.agent] = client
 
     def accept(self, client: Client, index: int, length: int, now: float) -> bool:
-        """Note a chunk; False if it was here already. Raises `ChunkError` if it does not fit."""
+        """Note a chunk; False if it was here already. Raises `ProtocolError` if it does not fit."""
         receiver = client.receiver
         assert receiver is not None
         fresh = receiver.accept(index, length, now)

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from fedagent_node.address import TlsFiles
-from fedagent_protocol.errors import TopicError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.topics import ROOT, check_id
 
 Action = Literal["read", "write"]
@@ -60,7 +60,7 @@ class AccessList:
             check_id(ident)
         for name in self.named:
             if split_name(name)[0] not in _NAMED:
-                raise TopicError(f"neither an edge nor a coordinator: {name!r}")
+                raise ProtocolError(f"neither an edge nor a coordinator: {name!r}", "topic")
 
     def rules(self, name: str) -> Iterator[Rule]:
         """Return what a name may do, of patterns without placeholders."""
@@ -75,7 +75,7 @@ class AccessList:
         """Return whether a name may write to a topic, or read all of a topic filter."""
         try:
             rules = tuple(self.rules(name))
-        except TopicError:
+        except ProtocolError:
             return False
         return any(verb == action and covers(pattern, topic) for verb, pattern in rules)
 
@@ -126,10 +126,10 @@ class BrokerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return letter and id of an identity such as ``a/ID``; raises `TopicError`."""
+    """Return letter and id of an identity such as ``a/ID``; raises `ProtocolError`."""
     letter, slash, ident = name.partition("/")
     if letter not in ("a", "e", "c") or not slash:
-        raise TopicError(f"not an identity: {name[:80]!r}")
+        raise ProtocolError(f"not an identity: {name[:80]!r}", "topic")
     return letter, check_id(ident)
 
 

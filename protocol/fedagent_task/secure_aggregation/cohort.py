@@ -17,7 +17,6 @@ from fedagent_protocol.messages import (
     MaskShares,
     MemberKeys,
 )
-from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from . import shamir
@@ -34,6 +33,7 @@ from .keys import (
     commitment,
     mask_key_of,
     mask_public,
+    refused,
     survivors_needed,
 )
 from .member import sign_of
@@ -41,13 +41,9 @@ from .member import sign_of
 HASH_BYTES = 32
 
 
-class VoidError(MaskingError):
-    """Raised when the round can come to no sum; nothing is released."""
-
-
 @dataclass(slots=True)
 class Cohort:
-    """One round; what does not fit is refused by `MaskingError`, and changes nothing."""
+    """One round; what does not fit is refused by `ProtocolError`, and changes nothing."""
 
     place: Place
     spec: SecureAggregationSpec
@@ -83,20 +79,20 @@ class Cohort:
     def keys(self, agent: str, message: MaskKeys) -> MaskRoster | None:
         """Take a device's keys; return the roster if it is settled, with the device on it."""
         if agent in self.barred:
-            raise MaskingError("barred", f"{agent[:12]} lied about shares in an earlier round")
+            raise refused("barred", f"{agent[:12]} lied about shares in an earlier round")
         if self._roster is not None:
             if self.members.get(agent) != message.keys:
-                raise MaskingError("late_keys", f"keys of {agent[:12]} after the roster")
+                raise refused("late_keys", f"keys of {agent[:12]} after the roster")
             return self._roster
         if agent not in self.members and len(self.members) >= MAX_MEMBERS:
-            raise MaskingError("large_cohort", f"over {MAX_MEMBERS} devices")
+            raise refused("large_cohort", f"over {MAX_MEMBERS} devices")
         check_keys(agent, message.keys, self.place, self.trusted)
         check_distinct(agent, message.keys, self.members)
         self.members[agent] = message.keys
         return None
 
     def close_keys(self) -> MaskRoster:
-        """Settle the roster; `VoidError`: it is too small."""
+        """Settle the roster; `ProtocolError`: it is too small."""
         if self._roster is None:
             self._check("keys", len(self.members), self.least)
             self._bound = bound(self.place, self.spec, self.members)
@@ -109,13 +105,13 @@ class Cohort:
         """Take a device's shares for the others; return its own if they are settled."""
         if self._joined:
             if agent not in self._joined:
-                raise MaskingError("late_shares", f"shares of {agent[:12]} after the others'")
+                raise refused("late_shares", f"shares of {agent[:12]} after the others'")
             return self.delivery(agent)
         if self._roster is None or agent not in self.members:
-            raise MaskingError("out_of_order", "shares without keys")
+            raise refused("out_of_order", "shares without keys")
         complete = message.shares.keys() == self.members.keys() - {agent}
         if not complete or message.checks.keys() != self.members.keys():
-            raise MaskingError("missing_share", f"{agent[:12]} has no share for somebody")
+            raise refused("missing_share", f"{agent[:12]} has no share for somebody")
         self._sent.setdefault(agent, message)
         return None
 
@@ -125,7 +121,7 @@ class Cohort:
         return self._roster is not None and self._sent.keys() == self.members.keys()
 
     def close_shares(self) -> frozenset[str]:
-        """Settle who is in the masks; `VoidError`: too few."""
+        """Settle who is in the masks; `ProtocolError`: too few."""
         if not self._joined:
             self._check("shares", len(self._sent), self.least)
             self._joined = frozenset(self._sent)
@@ -144,13 +140,13 @@ class Cohort:
     def agree(self, agent: str, signature: bytes) -> None:
         """Take a device's word on whose masks its update wears; without it nobody opens."""
         if self._bound is None or agent not in self._joined:
-            raise MaskingError("out_of_order", "an update of who is not in the masks")
+            raise refused("out_of_order", "an update of who is not in the masks")
         identity = self.members[agent].identity
         check_agreed(agent, identity, signature, self._bound, self._joined)
         self._agreed[agent] = signature
 
     def survivors(self, agents: frozenset[str]) -> MaskAsk:
-        """Settle whose updates are in the sum; `VoidError`: too few."""
+        """Settle whose updates are in the sum; `ProtocolError`: too few."""
         if not self._survivors:
             found = agents & self._agreed.keys()
             least = survivors_needed(self.spec, len(self.members), len(self._joined))
@@ -168,9 +164,9 @@ class Cohort:
     def opening(self, agent: str, message: MaskOpening) -> bool:
         """Take a survivor's answer; return whether there are enough."""
         if agent not in self._survivors:
-            raise MaskingError("out_of_order", "an answer of no survivor")
+            raise refused("out_of_order", "an answer of no survivor")
         if not message.shares.keys() <= self._joined:
-            raise MaskingError("out_of_order", "shares of who is not in the masks")
+            raise refused("out_of_order", "shares of who is not in the masks")
         if agent not in self._answers:
             self._take(agent, message)
         enough = len(self._answers) >= self._needed
@@ -205,13 +201,13 @@ class Cohort:
         """Return the masks that are left in the survivors' sum, to be added to it.
 
         Raises:
-            VoidError: Shares are missing, or do not give what devices are held to.
+            ProtocolError: Shares are missing, or do not give what devices are held to.
         """
         secrets = {agent: self._secret(agent) for agent in sorted(self._joined)}
         self._blame_unopened([agent for agent, secret in secrets.items() if not secret])
         false = [agent for agent in secrets if agent in self._dealt_false]
         if false:
-            raise VoidError("bad_share", f"{false[0][:12]} {self.liars[false[0]]}")
+            raise refused("bad_share", f"{false[0][:12]} {self.liars[false[0]]}")
         self._check("answers", min(map(len, map(self._held, secrets))), self._needed)
         seeds: list[Seed] = []
         for agent, secret in secrets.items():
@@ -278,4 +274,4 @@ class Cohort:
 
     def _check(self, what: str, found: int, least: int) -> None:
         if found < least:
-            raise VoidError("small_cohort", f"{what} of {found} devices, {least} are needed")
+            raise refused("small_cohort", f"{what} of {found} devices, {least} are needed")

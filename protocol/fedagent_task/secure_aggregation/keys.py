@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedagent_protocol import signed
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import MemberKeys
-from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 
 Seed = tuple[bytes, int]
@@ -101,12 +101,17 @@ def seal_share(
 def open_share(
     private: X25519PrivateKey, public: bytes, place: Place, sender: str, to: str, sealed: bytes
 ) -> bytes:
-    """Decrypt shares; `MaskingError`: they are not what the sender made for this device."""
+    """Decrypt shares; `ProtocolError`: they are not what the sender made for this device."""
     cipher = ChaCha20Poly1305(_agree(private, public, place, _direction(sender, to)))
     try:
         return cipher.decrypt(bytes(12), sealed, _direction(sender, to))
     except InvalidTag as error:
-        raise MaskingError("forged_share", f"shares of {sender[:12]} do not open") from error
+        raise refused("forged_share", f"shares of {sender[:12]} do not open") from error
+
+
+def refused(why: str, detail: str) -> ProtocolError:
+    """Return the error for keys, shares or answers that do not fit; nothing of them was used."""
+    return ProtocolError(detail, f"masking_{why}")
 
 
 def mask_public(private: bytes) -> bytes:
@@ -132,7 +137,7 @@ def _exchange(private: X25519PrivateKey, public: bytes) -> bytes:
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
-        raise MaskingError("weak_key", "a key of low order") from error
+        raise refused("weak_key", "a key of low order") from error
 
 
 def anybody(_agent: str, _keys: MemberKeys) -> bool:
@@ -141,22 +146,22 @@ def anybody(_agent: str, _keys: MemberKeys) -> bool:
 
 
 def check_keys(agent: str, keys: MemberKeys, place: Place, trusted: Trusted) -> None:
-    """Raise `MaskingError` unless a device's keys may be on a roster: ids are of keys."""
+    """Raise `ProtocolError` unless a device's keys may be on a roster: ids are of keys."""
     if signed.identity_of(keys.identity) != agent:
-        raise MaskingError("other_key", f"{agent[:12]}: the key is another's")
+        raise refused("other_key", f"{agent[:12]}: the key is another's")
     if not signed.verify(keys.identity, keys.signature, signed_bytes(place, keys.mask, keys.seal)):
-        raise MaskingError("bad_signature", f"{agent[:12]}: its keys are not signed")
+        raise refused("bad_signature", f"{agent[:12]}: its keys are not signed")
     # With a key of low order all secrets are known to all.
     _exchange(_PROBE, keys.mask)
     _exchange(_PROBE, keys.seal)
     if not trusted(agent, keys):
-        raise MaskingError("stranger", f"{agent[:12]} is not of this site")
+        raise refused("stranger", f"{agent[:12]} is not of this site")
 
 
 def check_distinct(agent: str, keys: MemberKeys, others: Mapping[str, MemberKeys]) -> None:
-    """Raise `MaskingError` if another device has the same mask key."""
+    """Raise `ProtocolError` if another device has the same mask key."""
     if any(known.mask == keys.mask for other, known in others.items() if other != agent):
-        raise MaskingError("same_key", f"{agent[:12]} has the key of another device")
+        raise refused("same_key", f"{agent[:12]} has the key of another device")
 
 
 def bound(place: Place, spec: SecureAggregationSpec, members: Mapping[str, MemberKeys]) -> Place:
@@ -179,9 +184,9 @@ def agreed_bytes(place: Place, cohort: Collection[str]) -> bytes:
 def check_agreed(
     agent: str, identity: bytes, signature: bytes, place: Place, cohort: Collection[str]
 ) -> None:
-    """Raise `MaskingError` unless a device has signed this roster and this cohort."""
+    """Raise `ProtocolError` unless a device has signed this roster and this cohort."""
     if not signed.verify(identity, signature, agreed_bytes(place, cohort)):
-        raise MaskingError("not_agreed", f"{agent[:12]} has not signed this cohort")
+        raise refused("not_agreed", f"{agent[:12]} has not signed this cohort")
 
 
 def smallest_sum(cohort: int, survivors: int, needed: int, helpers: int = 0) -> int:

@@ -9,6 +9,7 @@ import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     MaskAsk,
     MaskDelivery,
@@ -18,7 +19,6 @@ from fedagent_protocol.messages import (
     MaskShares,
     MemberKeys,
 )
-from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from . import shamir
@@ -36,6 +36,7 @@ from .keys import (
     commitment,
     mask_key,
     open_share,
+    refused,
     seal_share,
     share_check,
     signed_bytes,
@@ -89,16 +90,16 @@ class Member:
         return bool(self._cohort)
 
     def roster(self, message: MaskRoster) -> MaskShares:
-        """Take everybody's keys, and return shares of the own secrets; or raise `MaskingError`."""
+        """Take everybody's keys, and return shares of the own secrets; or raise `ProtocolError`."""
         members = message.members
         if self._shares is not None:
             if members != self._roster:
-                raise MaskingError("second_roster", "the edge names two rosters")
+                raise refused("second_roster", "the edge names two rosters")
             return self._shares
         if len(members) < self.spec.minimum_cohort:
-            raise MaskingError("small_cohort", f"a roster of {len(members)}")
+            raise refused("small_cohort", f"a roster of {len(members)}")
         if members.get(self.agent) != self.keys().keys:
-            raise MaskingError("other_key", "the roster has other keys for this device")
+            raise refused("other_key", "the roster has other keys for this device")
         for agent, keys in members.items():
             check_distinct(agent, keys, members)
             check_keys(agent, keys, self.place, anybody if agent == self.agent else self.trusted)
@@ -137,7 +138,7 @@ class Member:
         )
 
     def delivery(self, message: MaskDelivery) -> None:
-        """Take the others' shares: who sent some is in the masks; or raise `MaskingError`.
+        """Take the others' shares: who sent some is in the masks; or raise `ProtocolError`.
 
         One sender's false shares are left away, or it could keep everybody from taking part. With
         fewer than are needed, the others were shown another roster: no update leaves the device.
@@ -146,23 +147,23 @@ class Member:
         cohort = senders | {self.agent}
         if self._cohort:
             if cohort != self._cohort:
-                raise MaskingError("second_cohort", "the edge names two cohorts")
+                raise refused("second_cohort", "the edge names two cohorts")
             return
         if self._shares is None or self.agent in senders or not senders <= self._roster.keys():
-            raise MaskingError("out_of_order", "shares of devices that are not on the roster")
+            raise refused("out_of_order", "shares of devices that are not on the roster")
         self._check_size(len(cohort), self._least)
         found = {sender: self._opened_share(sender, message) for sender in senders}
         held = {sender: shares for sender, shares in found.items() if shares is not None}
         # Not `_least`: where nobody is to spare, one sender could keep any other from taking part.
         if len(held) + 1 < self.spec.shares_needed(len(self._roster)):
-            raise MaskingError("other_roster", f"shares of {len(held)} of {len(senders)} open")
+            raise refused("other_roster", f"shares of {len(held)} of {len(senders)} open")
         self._held, self._cohort = held, cohort
 
     def _opened_share(self, sender: str, message: MaskDelivery) -> tuple[bytes, bytes] | None:
         seal, sealed = self._roster[sender].seal, message.shares[sender]
         try:
             plain = open_share(self._own.seal, seal, self._here, sender, self.agent, sealed)
-        except MaskingError:
+        except ProtocolError:
             return None
         of_seed, of_key = plain[: shamir.SHARE_BYTES], plain[shamir.SHARE_BYTES :]
         # Else the edge, which has the same hashes, would take this device for the liar.
@@ -180,7 +181,7 @@ class Member:
 
     def _check_size(self, size: int, least: int) -> None:
         if size < least:
-            raise MaskingError("small_cohort", f"a cohort of {size}, not {least}")
+            raise refused("small_cohort", f"a cohort of {size}, not {least}")
 
     def seeds(self) -> list[Seed]:
         """Return the masks of this device's update."""
@@ -191,14 +192,14 @@ class Member:
         return found
 
     def opening(self, message: MaskAsk) -> MaskOpening:
-        """Return what unmasks the survivors' sum, for one set of survivors; or `MaskingError`."""
+        """Return what unmasks the survivors' sum, for one set of survivors; or `ProtocolError`."""
         survivors = frozenset(message.survivors)
         if self._opened is not None:
             if self._opened[0] != survivors:
-                raise MaskingError("second_survivors", "the edge names two sets of survivors")
+                raise refused("second_survivors", "the edge names two sets of survivors")
             return self._opened[1]
         if not self._cohort or self.agent not in survivors or not survivors <= self._cohort:
-            raise MaskingError("out_of_order", "survivors that are not of the cohort")
+            raise refused("out_of_order", "survivors that are not of the cohort")
         needed = survivors_needed(self.spec, len(self._roster), len(self._cohort))
         self._check_size(len(survivors), needed)
         for agent in message.survivors:

@@ -18,7 +18,7 @@ from fedagent_coordinator.site.standing import SiteWord
 from fedagent_node.effects import LinkDown, LinkUp, Revoked
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, encode
-from fedagent_protocol.errors import MalformedError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.signed import Assigning, Calling
 from fedagent_task.recipe.spec import EvaluationSpec
 from tests.fakes.engine_field import MANIFEST, Field, MemoryIndices, settings, toy_edges
@@ -414,5 +414,5 @@ def test_a_name_alone_gets_no_index_and_too_many_names_are_refused() -> None:
     edge, _ = table.hear("edge-0", "e", 0.0, "")
     assert edge.learn_ids(0, tuple(f"{i}" for i in range(MAX_SESSIONS)))
     assert table.indices.sizes() == (0, 1)
-    with pytest.raises(MalformedError, match="more sessions"):
+    with pytest.raises(ProtocolError, match="more sessions"):
         edge.learn_ids(MAX_SESSIONS, ("one more",))

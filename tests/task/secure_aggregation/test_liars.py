@@ -7,11 +7,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import MaskKeys, MaskOpening, MaskShares, MemberKeys
 from fedagent_protocol.signed import identity_of
-from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
-from fedagent_task.secure_aggregation.cohort import VoidError
 from fedagent_task.secure_aggregation.keys import signed_bytes
 from fedagent_task.secure_aggregation.member import Member
 
@@ -47,7 +46,7 @@ def test_who_may_not_be_on_the_roster_is_not_and_the_others_go_on(reason: str) -
     here.cohort.trusted = lambda agent, _keys: reason != "stranger" or agent != bad.agent
     here.cohort.barred = frozenset({bad.agent} if reason == "barred" else ())
     masks = {"weak_key": LOW_ORDER[1], "same_key": victim.keys().keys.mask}
-    with pytest.raises(MaskingError) as caught:
+    with pytest.raises(ProtocolError) as caught:
         here.cohort.keys(bad.agent, forged(key, bad.keys().keys, mask=masks.get(reason, b"")))
     assert caught.value.reason == f"masking_{reason}"
     here.share()
@@ -89,7 +88,7 @@ def test_who_deals_shares_that_do_not_open_is_named(few: int) -> None:
     """It has one round of its edge: later ones are without it."""
     here = Round(20, SPEC)
     here.share(lie=sealed_rubbish(few))
-    with pytest.raises(VoidError, match=f"{here.liar[:12]} gave out shares that do not open"):
+    with pytest.raises(ProtocolError, match=f"{here.liar[:12]} gave out shares that do not open"):
         here.finish()
     assert here.cohort.liars.keys() == {here.liar}
 
@@ -107,7 +106,7 @@ def test_who_deals_what_it_did_not_promise_is_named_and_no_holder(
 ) -> None:
     here = Round(20, SPEC)
     here.share(lie=lie)
-    with pytest.raises(VoidError, match=f"{here.liar[:12]} gave out shares"):
+    with pytest.raises(ProtocolError, match=f"{here.liar[:12]} gave out shares"):
         here.finish()
     assert here.cohort.liars.keys() == {here.liar}
 
@@ -130,7 +129,7 @@ def just_enough_answers(
 def test_who_keeps_its_own_share_back_is_named() -> None:
     here = Round(10, SPEC)
     just_enough_answers(here, {here.liar: {here.liar}})
-    with pytest.raises(VoidError, match=f"{here.liar[:12]} kept its own share back"):
+    with pytest.raises(ProtocolError, match=f"{here.liar[:12]} kept its own share back"):
         here.cohort.unmask()
     assert here.cohort.liars.keys() == {here.liar}
 
@@ -140,7 +139,7 @@ def test_a_dealer_of_rubbish_and_two_holders_cannot_have_honest_dealers_barred()
     one, two, *honest = here.agents[1:]
     framed = set(honest[:9])
     just_enough_answers(here, {one: framed, two: framed}, sealed_rubbish(0))
-    with pytest.raises(VoidError, match=f"{here.liar[:12]} gave out shares that do not open"):
+    with pytest.raises(ProtocolError, match=f"{here.liar[:12]} gave out shares that do not open"):
         here.cohort.unmask()
     assert here.cohort.liars.keys() == {here.liar}
 
@@ -156,6 +155,6 @@ def test_a_few_holders_cannot_have_the_others_barred(holders: int, answers: int)
     here = Round(10, SPEC)
     honest = set(here.agents[2:]) if holders == 2 else {here.agents[1]}
     just_enough_answers(here, dict.fromkeys(here.agents[:holders], honest))
-    with pytest.raises(VoidError, match=f"answers of {answers} devices"):
+    with pytest.raises(ProtocolError, match=f"answers of {answers} devices"):
         here.cohort.unmask()
     assert here.cohort.liars == {}

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import MaskAsk, MaskDelivery, MaskOpening, MaskRoster, MaskShares
-from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation.keys import smallest_sum, survivors_needed
 from fedagent_task.secure_aggregation.member import Member
@@ -64,7 +64,7 @@ class LyingEdge:
                 self.openings[agent] = self.members[agent].opening(message)
             else:
                 self.members[agent].delivery(message)
-        except MaskingError as error:
+        except ProtocolError as error:
             self.refusals[agent] = error.reason
 
     def updates(self) -> set[str]:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     MaskAsk,
     MaskDelivery,
@@ -19,9 +20,8 @@ from fedagent_protocol.messages import (
     MaskShares,
 )
 from fedagent_protocol.signed import identity_of
-from fedagent_task.errors import MaskingError
 from fedagent_task.recipe.spec import SecureAggregationSpec
-from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
+from fedagent_task.secure_aggregation.cohort import Cohort
 from fedagent_task.secure_aggregation.keys import Place, survivors_needed
 from fedagent_task.secure_aggregation.member import Member
 from fedagent_task.secure_aggregation.ring import Ring, add_masks, ring_of, vector_of
@@ -135,7 +135,7 @@ def test_whoever_drops_out_and_when_the_sum_is_exact_or_there_is_none(
     try:
         here.share(keys=gone["keys"], shares=gone["shares"])
         survivors, total = here.finish(updates=gone["updates"], answers=gone["answers"])
-    except VoidError as error:
+    except ProtocolError as error:
         assert error.reason == "masking_small_cohort"
         roster = count - len(gone["keys"])
         cohort = roster - len(gone["shares"])
@@ -167,7 +167,7 @@ def shared(count: int = 5) -> Round:
 
 
 def refused(reason: str, call: Callable[[], object]) -> None:
-    with pytest.raises(MaskingError) as caught:
+    with pytest.raises(ProtocolError) as caught:
         call()
     assert caught.value.reason == f"masking_{reason}"
 
