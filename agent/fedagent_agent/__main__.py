@@ -4,12 +4,19 @@ import asyncio
 import sys
 from pathlib import Path
 
-from fedagent_node.errors import CredentialsError, DataDirBusyError, JoinError, LinkError
+from fedagent_node.errors import (
+    CredentialsError,
+    DataDirBusyError,
+    DiskError,
+    JoinError,
+    LinkError,
+    disk_refused,
+)
 from fedagent_node.process import end, start
 from fedagent_node.settings import SettingError
 from fedagent_protocol.errors import is_disk_error
 
-from .books import BooksError, DiskError
+from .books import BooksError
 from .config import AgentConfig
 from .daemon import AgentDaemon, check_stream
 from .streams.spec import StreamError
@@ -46,8 +53,7 @@ def run(config: AgentConfig) -> int:
     except OSError as failure:
         error = failure
         if is_disk_error(failure):
-            path = Path(failure.filename or config.data_dir)
-            error = DiskError(path, failure.strerror or str(failure))
+            error = disk_refused(Path(failure.filename or config.data_dir), failure)
     else:
         return 0
     return end("agent", error, EXIT_CODES, as_json=config.json_events)

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from fedagent_node.data_dir import make_private, passing
-from fedagent_protocol.errors import FedagentError
+from fedagent_node.errors import DiskError
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import Opinion, OpinionMode, UpdateOffer
 
@@ -81,20 +81,10 @@ _offers = msgspec.msgpack.Decoder(UpdateOffer)
 _opinions = msgspec.msgpack.Decoder(Opinion)
 
 
-class DiskError(FedagentError):
-    """Raised when a file in the data directory cannot be used."""
-
-    template = "{path}: {reason}"
-    hint = "make room or fix the disk, then start the agent again"
-
-    path: Path
-    reason: str
-
-
 class BooksError(DiskError):
     """Raised when the agent's books cannot be opened, read or written."""
 
-    hint = (
+    hint: str = (
         "free space, or restore the file from a copy: without it the device forgets its updates, "
         "its place in the stream, and what updates and opinions have cost of its privacy"
     )

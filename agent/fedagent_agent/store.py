@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from fedagent_node.effects import Input, Mark, ModelFinished, RunJob, Write, WriteModel
+from fedagent_node.errors import DiskError
 from fedagent_protocol.errors import ProtocolError, hide_password
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, TrainStats, UpdateOffer
 
-from .books import Books, DiskError
+from .books import Books
 from .core.agent import AgentCore
 from .core.effects import (
     CarryUpdate,

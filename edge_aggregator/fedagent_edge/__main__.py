@@ -4,20 +4,19 @@ import asyncio
 import sys
 from pathlib import Path
 
-from fedagent_node.errors import DataDirBusyError, JoinError, LinkError
+from fedagent_node.errors import DataDirBusyError, DiskError, JoinError, LinkError, disk_refused
 from fedagent_node.process import end, return_freed_memory, start
 from fedagent_node.settings import SettingError
 from fedagent_protocol.errors import is_disk_error
 
 from .config import EdgeConfig
 from .daemon import EdgeDaemon
-from .store import EdgeStateError, disk_refused
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SettingError, 2),
     (JoinError, 2),
     (DataDirBusyError, 75),
-    (EdgeStateError, 21),
+    (DiskError, 21),
     (LinkError, 20),
     (OSError, 20),
 )
@@ -35,7 +34,7 @@ def run(config: EdgeConfig) -> int:
     error: Exception
     try:
         asyncio.run(EdgeDaemon(config).run())
-    except (LinkError, EdgeStateError) as failure:
+    except (LinkError, DiskError) as failure:
         error = failure
     except OSError as failure:
         error = failure

@@ -10,7 +10,7 @@ from fedagent_node.address import BrokerAddress
 from fedagent_node.data_dir import store_port, stored_port
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.effects import EVERYBODY, Connect, Emit, Send, TakeRevocations
-from fedagent_node.errors import LinkError
+from fedagent_node.errors import DiskError, LinkError
 from fedagent_node.network import bindable
 from fedagent_node.process import boot_id
 from fedagent_node.shell import Shell
@@ -25,7 +25,7 @@ from .config import EdgeConfig
 from .core.effects import COORDINATOR, LAN, WAN
 from .join_relay import join_relay
 from .models import KEPT_PIECES
-from .store import EdgeStateError, open_edge
+from .store import open_edge
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class EdgeDaemon:
         # `--watch-parent` decides whether it goes with the reader of its events.
         self._shell = Shell(
             config,
-            fatal=(EdgeStateError,),
+            fatal=(DiskError,),
             show=self._show,
             needs_reader=False,
             shared_chunks=KEPT_PIECES,
@@ -56,7 +56,7 @@ class EdgeDaemon:
         Raises:
             DataDirBusyError: Another process uses the directory.
             LinkError: Broker or certificates cannot be used.
-            EdgeStateError: The directory's files cannot be used.
+            DiskError: The directory's files cannot be used.
         """
         await self._shell.run(self._serve)
 

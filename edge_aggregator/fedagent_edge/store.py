@@ -24,8 +24,9 @@ from fedagent_node.effects import (
     Write,
     WriteModel,
 )
+from fedagent_node.errors import DiskError, disk_refused
 from fedagent_node.site.credentials import members_of
-from fedagent_protocol.errors import DigestError, FedagentError
+from fedagent_protocol.errors import DigestError
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, EdgeHello, TrainOrder
 from fedagent_protocol.tensors import digest_of
@@ -58,27 +59,11 @@ from .spool import Journal, Spool, framed, try_room
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class EdgeStateError(FedagentError):
-    """Raised when the edge's own files cannot be read or written."""
-
-    template = "{path}: {reason}"
-
-    path: Path
-    reason: str
-    hint: str
-
-
-def disk_refused(path: Path, error: OSError) -> EdgeStateError:
-    """Return the error for a disk that does not take what must not be lost."""
-    hint = "make room or fix the disk, then start the edge again"
-    return EdgeStateError(path, error.strerror or str(error), hint)
-
-
 class EdgeStore:
     """One edge's data directory, in a `boot` that times belong to.
 
     Raises:
-        EdgeStateError: The directory's files cannot be used. Any method may raise it.
+        DiskError: The directory's files cannot be used. Any method may raise it.
     """
 
     def __init__(
@@ -114,7 +99,7 @@ class EdgeStore:
             found = self._journal.read()
         except (OSError, ValueError) as error:
             hint = "delete the file to start the edge without saved state"
-            raise EdgeStateError(self._directory / "spool" / "journal", str(error), hint) from error
+            raise DiskError(self._directory / "spool" / "journal", str(error), hint) from error
         self._noted, memory, opened = found.memory, replace(found.memory), found.opened
         if found.model and digest_of(found.model) == memory.model:
             self._models.small[memory.model] = found.model
@@ -264,7 +249,7 @@ def open_edge(
     """Open an edge on its data directory; `now` is a time of the boot.
 
     Raises:
-        EdgeStateError: The directory's files cannot be used.
+        DiskError: The directory's files cannot be used.
     """
     counters: Counter[str] = Counter()
     store = EdgeStore(

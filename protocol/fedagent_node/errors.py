@@ -15,6 +15,21 @@ class LinkError(FedagentError):
     """Base of every error of connections, brokers and what they keep on disk."""
 
 
+class DiskError(FedagentError):
+    """Raised when a file in the data directory cannot be read or written."""
+
+    template = "{path}: {reason}"
+
+    path: Path
+    reason: str
+    hint: str = "make room or fix the disk, then start it again"
+
+
+def disk_refused(path: Path, error: OSError) -> DiskError:
+    """Return the error for a disk that does not take what must not be lost."""
+    return DiskError(path, error.strerror or str(error))
+
+
 class SettingError(LinkError):
     """Raised for what somebody wrote or left out: no restart fixes it, exit code 2 says so."""
 

@@ -16,18 +16,14 @@ Checkpoint = Callable[[str], None]
 """What a runtime calls between any two disk effects; `hit` by default."""
 
 
-class FailpointError(ValueError):
-    """Raised at start when the variable cannot be read."""
-
-
 def parse(text: str) -> dict[str, int]:
-    """Return how many hits each named point survives; raises `FailpointError`."""
+    """Return how many hits each named point survives; raises `ValueError`."""
     points: dict[str, int] = {}
     for item in filter(None, text.split(",")):
         name, _, action = item.strip().partition(":")
         verb, _, count = action.partition("@")
         if not name or verb != "kill" or (count and not count.isdigit()) or count == "0":
-            raise FailpointError(f"{VARIABLE}={text[:80]!r}: use name:kill or name:kill@N")
+            raise ValueError(f"{VARIABLE}={text[:80]!r}: use name:kill or name:kill@N")
         points[name] = int(count or "1") - 1
     return points
 

@@ -14,9 +14,10 @@ from fedagent_edge import spool
 from fedagent_edge.core import receipts
 from fedagent_edge.core.effects import LAN, Memory, Record
 from fedagent_edge.spool import Journal, Place
-from fedagent_edge.store import EdgeStateError, EdgeStore
+from fedagent_edge.store import EdgeStore
 from fedagent_node.blobs import BlobStore
 from fedagent_node.effects import Received
+from fedagent_node.errors import DiskError
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 
@@ -132,7 +133,7 @@ def test_a_disk_that_fails_once_at_start_costs_no_update(
 
     with monkeypatch.context() as patch:
         patch.setattr(BlobStore, "get", fails)
-        with pytest.raises(EdgeStateError, match="Input/output error"):
+        with pytest.raises(DiskError, match="Input/output error"):
             field.open()
     field.restart()
     assert field.run_until_report().used == 3

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedagent_node.data_dir import Identity
-from fedagent_protocol.errors import FedagentError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
 from fedagent_protocol.signed import identity_of
 
@@ -56,12 +56,9 @@ class Refusal(StrEnum):
     USED_UP = auto()  # the counter of its key
 
 
-class SealError(FedagentError):
-    """Raised when a card or packet is not used."""
-
-    def __init__(self, peer: str, refusal: Refusal) -> None:
-        super().__init__(peer, refusal)
-        self.refusal = refusal
+def refused(refusal: Refusal) -> ProtocolError:
+    """Return the error for a card or a packet that is not used."""
+    return ProtocolError(refusal, f"peer_{refusal}")
 
 
 @dataclass(slots=True)
@@ -122,34 +119,34 @@ class PeerSeal:
         return session.card.epoch if session is not None else 0
 
     def meet(self, card: PeerCard) -> str:
-        """Take a neighbour's card, once; return its id. `SealError`: it is not used."""
+        """Take a neighbour's card, once; return its id. `ProtocolError`: it is not used."""
         peer = identity_of(card.identity)
         if peer not in self.neighbours:
-            raise SealError(peer, Refusal.STRANGER)
+            raise refused(Refusal.STRANGER)
         known = self._sessions.get(peer)
         if known is not None and known.card == card:
             return peer
-        _verify(peer, card)
+        _verify(card)
         if known is not None and card.epoch < known.card.epoch:
-            raise SealError(peer, Refusal.OLD_CARD)
+            raise refused(Refusal.OLD_CARD)
         if known is not None and card.epoch == known.card.epoch:
             if card.agreement == known.card.agreement:
                 return peer
-            raise SealError(peer, Refusal.TWIN)
+            raise refused(Refusal.TWIN)
         if known is None and peer not in self.reserved:
             others = len(self._sessions.keys() - self.reserved)
             if others >= MAX_SESSIONS:
-                raise SealError(peer, Refusal.CROWDED)
+                raise refused(Refusal.CROWDED)
         self._sessions[peer] = self._agree(peer, card)
         return peer
 
     def seal(self, peer: str, plain: bytes) -> bytes:
-        """Return the packet for `peer`, n * 256 bytes; `SealError`: no key, or too long."""
+        """Return the packet for `peer`, n * 256 bytes; `ProtocolError`: no key, or too long."""
         session = self._session(peer)
         if len(plain) > MAX_ENVELOPE_BYTES:
-            raise SealError(peer, Refusal.TOO_LONG)
+            raise refused(Refusal.TOO_LONG)
         if session.sent >= _MAX_COUNTER:
-            raise SealError(peer, Refusal.USED_UP)
+            raise refused(Refusal.USED_UP)
         session.sent += 1
         header = _HEADER.pack(_VERSION, self.epoch, session.card.epoch, session.sent)
         padded = (_LENGTH.pack(len(plain)) + plain).ljust(
@@ -159,42 +156,42 @@ class PeerSeal:
         return header + session.outward.encrypt(_nonce(session.sent), padded, more)
 
     def open(self, peer: str, packet: bytes) -> bytes:
-        """Return the envelope in a packet from `peer`; `SealError`: none may be used."""
+        """Return the envelope in a packet from `peer`; `ProtocolError`: none may be used."""
         session = self._session(peer)
         if not _OVERHEAD <= len(packet) <= MAX_PACKET_BYTES or len(packet) % BLOCK:
-            raise SealError(peer, Refusal.PACKET)
+            raise refused(Refusal.PACKET)
         header = packet[: _HEADER.size]
         version, theirs, ours, counter = _HEADER.unpack(header)
         if version != _VERSION:
-            raise SealError(peer, Refusal.PACKET)
+            raise refused(Refusal.PACKET)
         if (theirs, ours) != (session.card.epoch, self.epoch):
-            raise SealError(peer, Refusal.EPOCH)
+            raise refused(Refusal.EPOCH)
         more = header + _pair(peer, self.identity.id)
         try:
             plain = session.inward.decrypt(_nonce(counter), packet[_HEADER.size :], more)
         except InvalidTag as error:
-            raise SealError(peer, Refusal.FORGED) from error
+            raise refused(Refusal.FORGED) from error
         # Only what is authentic may move the window.
         if not session.take(counter):
-            raise SealError(peer, Refusal.REPLAY)
+            raise refused(Refusal.REPLAY)
         (length,) = _LENGTH.unpack_from(plain)
         if length > len(plain) - _LENGTH.size:
-            raise SealError(peer, Refusal.PACKET)
+            raise refused(Refusal.PACKET)
         return plain[_LENGTH.size : _LENGTH.size + length]
 
     def _session(self, peer: str) -> _Session:
         if peer not in self.neighbours:
-            raise SealError(peer, Refusal.STRANGER)
+            raise refused(Refusal.STRANGER)
         session = self._sessions.get(peer)
         if session is None:
-            raise SealError(peer, Refusal.NO_CARD)
+            raise refused(Refusal.NO_CARD)
         return session
 
     def _agree(self, peer: str, card: PeerCard) -> _Session:
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(card.agreement))
         except ValueError as error:  # a point of low order: the secret would be known to all
-            raise SealError(peer, Refusal.CARD) from error
+            raise refused(Refusal.CARD) from error
         salt = hashlib.sha256(b"".join(sorted(map(_bytes_of, (self.card, card))))).digest()
         outward = _derive(secret, salt, _pair(self.identity.id, peer))
         inward = _derive(secret, salt, _pair(peer, self.identity.id))
@@ -206,12 +203,12 @@ def sealed_bytes(envelope_bytes: int) -> int:
     return -(-(envelope_bytes + _OVERHEAD) // BLOCK) * BLOCK
 
 
-def _verify(peer: str, card: PeerCard) -> None:
+def _verify(card: PeerCard) -> None:
     try:
         key = Ed25519PublicKey.from_public_bytes(card.identity)
         key.verify(card.signature, _signed(card.agreement, card.epoch))
     except (InvalidSignature, ValueError) as error:
-        raise SealError(peer, Refusal.CARD) from error
+        raise refused(Refusal.CARD) from error
 
 
 def _derive(secret: bytes, salt: bytes, pair: bytes) -> bytes:

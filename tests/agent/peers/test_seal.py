@@ -14,10 +14,10 @@ from fedagent_agent.peers.seal import (
     WINDOW,
     PeerSeal,
     Refusal,
-    SealError,
     sealed_bytes,
 )
 from fedagent_node.data_dir import Identity, load_or_create
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
 
 ENVELOPE = b"belief 0.123456789"
@@ -35,9 +35,9 @@ def pair(people: dict[str, Identity]) -> tuple[PeerSeal, PeerSeal]:
 
 @contextmanager
 def refused(*names: str) -> Iterator[None]:
-    with pytest.raises(SealError) as caught:
+    with pytest.raises(ProtocolError) as caught:
         yield
-    assert caught.value.refusal.name in names
+    assert caught.value.detail.upper() in names
 
 
 def seal_of(identity: Identity, *neighbours: Identity, epoch: int = 1) -> PeerSeal:
@@ -119,8 +119,8 @@ def test_the_window_never_opens_twice(
     for n in [*order, *reversed(order)]:
         try:
             opened.append(b.open(ida, packets[n])[0])
-        except SealError as error:
-            assert error.refusal is Refusal.REPLAY
+        except ProtocolError as error:
+            assert error.reason == "peer_replay"
     assert len(opened) == len(set(opened))
     assert order[0] in opened
     if not jump:

@@ -9,8 +9,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from fedagent_agent.peers.seal import PeerSeal, Refusal, SealError
+from fedagent_agent.peers.seal import PeerSeal, Refusal
 from fedagent_node.effects import Effect, Send
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import PeerDeliver, PeerSend
 from fedagent_protocol.peers import (
     Envelope,
@@ -57,10 +58,10 @@ class PeerTransport:
         """Return a sealed envelope on its way, or this agent's card if the other's is lacking."""
         try:
             data = self._seal.seal(peer, encode_envelope(envelope))
-        except SealError as error:
-            if error.refusal is Refusal.NO_CARD:
+        except ProtocolError as error:
+            if error.detail == Refusal.NO_CARD:
                 return self._show(peer, now)
-            self.counters[f"peer_{error.refusal}"] += 1
+            self.counters[error.reason] += 1
             return []
         return self._send(peer, encode_relayed(PeerPacket(data=data)), now)
 
@@ -81,9 +82,9 @@ class PeerTransport:
             if isinstance(relayed, PeerCard):
                 return self._meet(relayed, now), None
             opened = self._seal.open(sender, relayed.data)
-        except SealError as error:
-            self.counters[f"peer_{error.refusal}"] += 1
-            wants_card = error.refusal in (Refusal.NO_CARD, Refusal.EPOCH)
+        except ProtocolError as error:
+            self.counters[error.reason] += 1
+            wants_card = error.detail in (Refusal.NO_CARD, Refusal.EPOCH)
             return self._show(sender, now) if wants_card else [], None
         self._heard_by[sender] = edge, now
         return [], decode_envelope(opened)
