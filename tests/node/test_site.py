@@ -12,7 +12,7 @@ from fedagent_node.envelope import EnvelopeError, Refusal
 from fedagent_node.errors import CredentialsError
 from fedagent_node.site import MAX_DER_BYTES
 from fedagent_node.site.authority import DAYS, Authority
-from fedagent_node.site.certificates import ROLES, CertificateError, Role, fingerprint
+from fedagent_node.site.certificates import ROLES, Role, fingerprint
 from fedagent_node.site.credentials import (
     Joined,
     load_credentials,
@@ -22,6 +22,7 @@ from fedagent_node.site.credentials import (
 )
 from fedagent_node.site.membership import Membership
 from fedagent_node.site.reading import read_certificate, read_crl
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import MemberKeys
 from tests.fakes.site import Members
 from tests.fakes.voices import identity
@@ -56,7 +57,7 @@ def test_what_is_issued_is_read_back(authority: Authority, role: Role) -> None:
 
 
 def refused(der: bytes, authority: Authority, now: float | None = NOW + 5) -> str:
-    with pytest.raises(CertificateError) as caught:
+    with pytest.raises(ProtocolError) as caught:
         read_certificate(der, authority.der, now=now)
     return caught.value.reason
 
@@ -74,9 +75,9 @@ def test_another_authority_of_the_same_name_is_no_authority(
     rogue = Authority.create(tmp_path, "hall")
     assert refused(rogue.issue(DEVICE.public_bytes, "agent", now=NOW).der, authority) == "wrong_ca"
     posing = replace(rogue, der=authority.der)  # the right issuer's name, another key
-    with pytest.raises(CertificateError):
+    with pytest.raises(ProtocolError):
         posing.issue(DEVICE.public_bytes, "agent", now=NOW)
-    with pytest.raises(CertificateError) as caught:
+    with pytest.raises(ProtocolError) as caught:
         read_crl(rogue.crl({5}, 8, now=NOW), authority.der)
     assert caught.value.reason == "wrong_ca"
 
@@ -99,7 +100,7 @@ def test_a_certificate_has_one_encoding(authority: Authority) -> None:
 def test_any_bytes_are_a_typed_error(authority: Authority, data: bytes) -> None:
     assert refused(data, authority) == "malformed"
     assert refused(authority.der.ljust(MAX_DER_BYTES + 1), authority) == "malformed"
-    with pytest.raises(CertificateError):
+    with pytest.raises(ProtocolError):
         read_crl(data, authority.der)
 
 

@@ -18,7 +18,7 @@ from fedagent_node.errors import CredentialsError
 from fedagent_node.shell import Shell
 from fedagent_node.site import FOLDER
 from fedagent_node.site.authority import CA_FILE, DAYS, Authority
-from fedagent_node.site.certificates import CertificateError, fingerprint
+from fedagent_node.site.certificates import fingerprint
 from fedagent_node.site.credentials import (
     CRL_FILE,
     Credentials,
@@ -28,6 +28,7 @@ from fedagent_node.site.credentials import (
     store_crl,
 )
 from fedagent_node.site.reading import read_crl
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import MAX_AGENTS, Digest, RunId, TaskClaim
 from fedagent_protocol.signed import Assigning, Calling, Vouching, task_of_run
 
@@ -191,7 +192,7 @@ def learn_list(folder: Path, edge: str, crl: bytes) -> None:
         found = read_crl(crl, held.ca_der)
         with Enrolment(folder) as enrolment:
             fresh = enrolment.learn(found, now=time.time())
-    except (CertificateError, CredentialsError, StoreDamagedError, sqlite3.Error) as error:
+    except (ProtocolError, CredentialsError, StoreDamagedError, sqlite3.Error) as error:
         _log.warning("the list of the revoked of edge %s is not taken over: %s", edge, error)
         return
     if fresh:

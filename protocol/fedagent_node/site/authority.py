@@ -17,8 +17,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedagent_node.data_dir import write_private
 from fedagent_node.errors import CredentialsError
-from fedagent_node.site.certificates import Certificate, CertificateError, Role, common_name
+from fedagent_node.site.certificates import Certificate, Role, common_name
 from fedagent_node.site.reading import REVOKED_IDS, read_certificate, site_of
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.signed import identity_of
 
 KEY_FILE = "authority.key"
@@ -73,7 +74,7 @@ class Authority:
             site = site_of(der)
         except OSError as exc:
             raise CredentialsError(folder, exc.strerror or str(exc), _RESTORE) from exc
-        except (ValueError, TypeError, CertificateError) as exc:
+        except (ValueError, TypeError, ProtocolError) as exc:
             raise CredentialsError(folder, "no files of an authority", _RESTORE) from exc
         if not isinstance(key, Ed25519PrivateKey) or found.public_key() != key.public_key():
             raise CredentialsError(folder, "the key does not belong to the certificate", _RESTORE)

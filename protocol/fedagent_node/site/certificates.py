@@ -9,10 +9,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from fedagent_protocol.errors import FedagentError
-
 Role = Literal["agent", "edge", "coordinator", "broker"]
-Reason = Literal["malformed", "wrong_ca", "wrong_site", "expired", "not_yet"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
 RENEW_AT = 2 / 3
@@ -20,14 +17,6 @@ RENEW_AT = 2 / 3
 CLOCK_S = 3600.0
 """A clock that differs by more from the coordinator's is wrong, whichever of the two it is."""
 LETTERS: dict[str, Role] = {role[0]: role for role in ROLES}
-
-
-class CertificateError(FedagentError):
-    """Raised when a certificate is not one of the site, or not valid now."""
-
-    template = "a certificate was refused: {reason}"
-
-    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from fedagent_node.site import CERT_FILE, FOLDER
 from fedagent_node.site.certificates import (
     CLOCK_S,
     Certificate,
-    CertificateError,
     RevocationList,
 )
 from fedagent_node.site.joining import Name, Places, Port
 from fedagent_node.site.reading import read_certificate, read_crl
 from fedagent_protocol.ed25519 import private_key
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import MemberKeys
 
 CA_FILE, KEY_FILE, CRL_FILE = "ca.pem", "key.pem", "crl.pem"
@@ -63,7 +63,7 @@ class Credentials:
             return read_crl(self.crl.read_bytes(), self.ca_der)
         except FileNotFoundError:
             return RevocationList(0, frozenset())
-        except (OSError, CertificateError) as exc:
+        except (OSError, ProtocolError) as exc:
             raise CredentialsError(self.crl, str(exc)) from exc
 
     def judged_time(self, now: float | None = None) -> float | None:
@@ -96,7 +96,7 @@ def load_credentials(data_dir: Path) -> Credentials | None:
     except OSError as exc:
         path = Path(exc.filename or folder)
         raise CredentialsError(path, exc.strerror or str(exc)) from exc
-    except (ValueError, CertificateError) as exc:
+    except (ValueError, ProtocolError) as exc:
         raise CredentialsError(cert, str(exc)) from exc
     joined = read_joined(data_dir)
     return Credentials(
@@ -151,7 +151,7 @@ def is_of_site(held: Credentials, agent: str, keys: MemberKeys) -> bool:
     try:
         found = read_certificate(keys.certificate, held.ca_der, now=held.judged_time())
         revoked = held.revocations()
-    except (CertificateError, CredentialsError):
+    except (ProtocolError, CredentialsError):
         return False
     named = (found.role, found.id, found.public) == ("agent", agent, keys.identity)
     return named and not revoked.has(found)

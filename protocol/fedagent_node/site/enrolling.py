@@ -21,9 +21,9 @@ from fedagent_node.settings import NodeConfig
 from fedagent_node.shell import Shell
 from fedagent_node.site import FOLDER
 from fedagent_protocol import SOFTWARE
-from fedagent_protocol.errors import safe_text
+from fedagent_protocol.errors import ProtocolError, safe_text
 
-from .certificates import Certificate, CertificateError, fingerprint
+from .certificates import Certificate, fingerprint
 from .credentials import (
     CRL_FILE,
     Credentials,
@@ -318,7 +318,7 @@ async def ask(place: str, applicant: Applicant) -> Admitted | Waiting:
         certificate = read_certificate(answer.certificate, ca_der, now=None)
         if answer.crl:
             read_crl(answer.crl, ca_der)
-    except CertificateError as exc:
+    except ProtocolError as exc:
         raise JoinError("malformed") from exc
     if certificate.id != applicant.identity.id or certificate.role != applicant.role:
         raise JoinError("malformed")
@@ -332,7 +332,7 @@ def _check(ca_der: bytes, leaf: bytes, applicant: Applicant) -> None:
     try:
         # A device that joins may not know the time yet.
         certificate = read_certificate(leaf, ca_der, now=None)
-    except CertificateError as exc:
+    except ProtocolError as exc:
         raise JoinError("other_authority") from exc
     if certificate.role != "coordinator":
         raise JoinError("other_authority")

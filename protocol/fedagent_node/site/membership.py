@@ -23,12 +23,11 @@ from fedagent_node.site.certificates import (
     CLOCK_S,
     LETTERS,
     Certificate,
-    CertificateError,
     Role,
 )
 from fedagent_node.site.credentials import Credentials, load_credentials, store_crl
 from fedagent_node.site.reading import read_certificate, read_crl
-from fedagent_protocol.errors import FedagentError, safe_text
+from fedagent_protocol.errors import FedagentError, ProtocolError, safe_text
 
 NO_CHECK_TIME = 0x200000
 """``X509_V_FLAG_NO_CHECK_TIME`` of OpenSSL, which the module `ssl` does not name."""
@@ -139,7 +138,7 @@ class Membership:
         """Return a certificate that is valid now; `EnvelopeError` with the reason if it is not."""
         try:
             found = read_certificate(der, self.credentials.ca_der, now=self.now())
-        except CertificateError as exc:
+        except ProtocolError as exc:
             if exc.reason not in ("expired", "not_yet"):
                 raise EnvelopeError(Refusal.NO_CERTIFICATE) from exc
             self.doubt()
@@ -160,7 +159,7 @@ class Membership:
             if found.number <= self.list.number:
                 return False
             store_crl(self._data_dir, pem)
-        except (CertificateError, OSError) as exc:
+        except (ProtocolError, OSError) as exc:
             _log.warning("a revocation list is not used yet: %s", exc)
             return False
         self._reload()

@@ -24,7 +24,7 @@ from fedagent_coordinator.site.enrolment import UNKNOWN, Enrolment, Member
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import JoinError
 from fedagent_node.site import FOLDER
-from fedagent_node.site.certificates import CertificateError, fingerprint
+from fedagent_node.site.certificates import fingerprint
 from fedagent_node.site.credentials import CA_FILE
 from fedagent_node.site.joining import (
     JOIN_VERSION,
@@ -35,6 +35,7 @@ from fedagent_node.site.joining import (
     split_place,
 )
 from fedagent_node.site.reading import site_of
+from fedagent_protocol.errors import ProtocolError
 
 app = Group(
     "devices",
@@ -227,7 +228,7 @@ def founded_site(folder: Path) -> tuple[str, bytes]:
             "start the coordinator first (`fedagent coordinator start --listen 0.0.0.0`), "
             "or give --data-dir",
         ) from error
-    except (ValueError, CertificateError) as error:
+    except (ValueError, ProtocolError) as error:
         raise CliError(
             f"{path} is not a certificate", "restore it from a copy", exit_code=UNREADABLE
         ) from error
