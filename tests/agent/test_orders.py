@@ -44,6 +44,15 @@ def test_a_model_that_is_here_is_not_fetched_again(edge: HandEdge) -> None:
     assert len(edge.said(m.TaskNeed)) == 1, "nor is the task"
 
 
+def test_an_edge_that_orders_again_hears_that_its_order_is_worked_on(trainee: HandEdge) -> None:
+    start(trainee, 1)
+    for _ in range(2):  # its answer was lost, or it was restarted
+        before = len(trainee.said(m.Need))
+        trainee.order(1, MODEL)
+        assert [need.ranges for need in trainee.said(m.Need)[before:]] == [()]
+    assert len(trainee.jobs(Train)) == 1
+
+
 def test_the_same_order_after_a_refusal_repeats_the_refusal(tmp_path: Path) -> None:
     edge = joined(tmp_path)
     edge.measure(Readings(available=False, reason="on battery"))

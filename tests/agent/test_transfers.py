@@ -12,7 +12,7 @@ from fedagent_protocol import messages as m
 from fedagent_protocol.transfer import PIECE_BYTES
 from tests.fakes.hand_edge import EDGE, LINK, REAL, RUN, HandEdge, digest_of, joined, model_of
 
-PIECE = 64 * 1024
+PIECE = PIECE_BYTES // 4
 BIG = model_of(20 * PIECE + 1000)
 """Above what is kept in memory, so that it goes through files."""
 SMALL = model_of(3 * 1024)

@@ -11,7 +11,7 @@ from fedagent_edge.core.receipts import KEEP_S
 from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
-from fedagent_protocol.transfer import WINDOW_BYTES
+from fedagent_protocol.transfer import PIECE_BYTES, WINDOW_BYTES
 
 from .harness import RUN, Field, ToyAgent, expected_mean, field_of
 
@@ -64,10 +64,16 @@ def test_models_come_with_orders_as_long_as_all_of_them_fit_a_link(
 def test_a_report_brings_no_more_of_the_model_than_the_link_carries_in_a_second(
     tmp_path: Path,
 ) -> None:
-    field = field_of(tmp_path, 1, size=100_000, chunk_bytes=32 * 1024)
-    for number, most, brought in ((1, 0, 0), (2, 8 * 1024, 1), (3, 70 * 1024, 2), (4, 1 << 20, 8)):
+    chunk = 32 * 1024
+    field = field_of(tmp_path, 1, size=200_000, chunk_bytes=chunk)
+    for number, most, brought in (
+        (1, 0, 0),
+        (2, chunk // 4, chunk),
+        (3, 70 * 1024, 2 * chunk),
+        (4, 1 << 20, PIECE_BYTES),
+    ):
         field.order(number, want_bytes=most)
-        assert len(field.run_until_report(number).first) == brought * 32 * 1024
+        assert len(field.run_until_report(number).first) == brought
 
 
 def test_an_agent_that_asks_all_the_time_gets_a_window_a_second(tmp_path: Path) -> None:
@@ -98,13 +104,25 @@ def test_what_waits_for_the_dead_is_bounded_and_keeps_nobody_waiting(tmp_path: P
     for _ in range(2):
         field.run_for(7)
         sent = {name: len(out.sender._sent) for (name, _), out in outlets.items()}
-        assert sum(sent.values()) <= 4 * 32
+        assert sum(sent.values()) <= 4 * WINDOW_BYTES // (32 * 1024)
     assert not sent["a19"]
     quiet_at, _ = field.core.timers._timers["quiet"]
     assert quiet_at > field.now + 60.0, "nobody wakes for the dead"
     field.to_edge("a19", need)
     field.run_for(1)
     assert len(outlets["a19", field.digest].sender._sent) == 32
+
+
+def test_after_a_silence_what_is_lost_is_asked_for_as_soon_as_before_it(tmp_path: Path) -> None:
+    field = Field(tmp_path, size=20_000, chunk_bytes=2048)
+    field.welcome()
+    size = len(field.model)
+    field.coordinator(m.GlobalModel(run=RUN, digest=field.digest, size=size, chunk_bytes=2048))
+    field.run_for(29.0)  # it is patient by now
+    field.coordinator(m.Chunk(run=RUN, digest=field.digest, index=0, data=field.model[:2048]))
+    asked = len(field.to_coordinator)
+    field.run_for(4.5)
+    assert any(isinstance(one, m.Need) for one in field.to_coordinator[asked:])
 
 
 def test_a_sender_that_stalls_holds_up_nobody_and_may_come_back(tmp_path: Path) -> None:

@@ -112,9 +112,9 @@ class Download:
         self.key, self.answers = key, self.answers or not self._lacking
         return self.resume(now, lost=False)
 
-    def acknowledge(self, now: float) -> list[Effect]:  # noqa: ARG002 - a timer
-        """Tell the edge that nothing needs to be sent, once that is so and it has not heard."""
-        return [self._need(())] if self.answers and self.whole_at is not None else []
+    def acknowledge(self) -> list[Effect]:
+        """Tell the edge that nothing needs to be sent, once that is so."""
+        return [self._need(())] if self.whole_at is not None else []
 
     def _ask(self, now: float) -> list[Effect]:
         """Ask for what may come now; again for what did not."""

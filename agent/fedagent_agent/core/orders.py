@@ -108,7 +108,7 @@ class Orders:
         """
         active = self.active
         if active is not None and active.key == key:
-            return active.fetch.acknowledge(now), False
+            return active.fetch.acknowledge(), False
         if key in self._answers:
             # An edge that asks after a receipt has forgotten that it refused the update.
             decline = self._answers[key] or Decline(
@@ -149,7 +149,11 @@ class Orders:
     def _wait(self, active: ActiveOrder, give_up_at: float, now: float) -> None:
         active.give_up_at = give_up_at
         self._timers.at("give-up", give_up_at, self._give_up)
-        self._timers.at("answer", now + ANSWER_S, active.fetch.acknowledge)
+        self._timers.at("answer", now + ANSWER_S, self._answer)
+
+    def _answer(self, now: float) -> list[Effect]:  # noqa: ARG002 - a timer
+        fetch = self.active.fetch if self.active is not None else None
+        return fetch.acknowledge() if fetch is not None and fetch.answers else []
 
     def _hindrance(self, key: Key, session: Session) -> str:
         """Return why an order comes after another one; an empty string if it does not."""

@@ -162,9 +162,10 @@ class Exchange:
     def _ask(self, digest: str, now: float) -> list[Effect]:
         receiver = self.expected[digest]
         ranges = receiver.ask(now)
+        if receiver.due is not None:  # also sooner than before: what came has ended a silence
+            self._timers.sooner("needs", receiver.due, self._ask_again)
         if not ranges:
             return []
-        self._timers.sooner("needs", receiver.due or now, self._ask_again)
         need = Need(run=self.state.memory.run, digest=digest, ranges=ranges)
         return [Send(COORDINATOR, need)]
 

@@ -121,9 +121,10 @@ class Uploads:
             self._waiting.pop(agent, None)
         else:
             self._waiting[agent] = 0.0
+        if receiver.due is not None:  # also sooner than before: what came has ended a silence
+            self._timers.sooner("uploads", receiver.due, self._silent)
         if not ranges:
             return []
-        self._timers.sooner("uploads", receiver.due or now, self._silent)
         run, number, _ = client.key
         return [Send(agent, Need(run=run, round=number, digest=offer.digest, ranges=ranges))]
 
