@@ -1,5 +1,8 @@
 """A site: what its authority signs is read back and nothing else; what a role holds; who is out."""
 
+import base64
+import itertools
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,6 +114,18 @@ def test_a_list_of_the_revoked_names_who_is_out_with_any_certificate(authority: 
     assert found.ids == {DEVICE.id, "f" * 32}
     assert found.has(authority.issue(DEVICE.public_bytes, "agent", now=NOW))
     assert read_crl(authority.crl({5}, 7, now=NOW), authority.der).ids == frozenset()
+
+
+def test_a_flipped_bit_changes_no_list(authority: Authority) -> None:
+    pem = authority.crl({5}, 7, ids=[DEVICE.id], now=NOW)
+    whole, (head, *lines, foot) = read_crl(pem, authority.der), pem.splitlines()
+    der = base64.b64decode(b"".join(lines))
+    for where, bit in itertools.product(range(len(der)), range(8)):
+        changed = bytearray(der)
+        changed[where] ^= 1 << bit
+        with suppress(ProtocolError):  # but for bits left over, which nobody reads
+            read = read_crl(b"\n".join([head, base64.b64encode(changed), foot]), authority.der)
+            assert read == whole
 
 
 def test_an_authority_is_kept_for_its_owner_alone(tmp_path: Path) -> None:

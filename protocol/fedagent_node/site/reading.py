@@ -58,7 +58,7 @@ def read_crl(pem: bytes, ca_der: bytes) -> RevocationList:
         valid = found.issuer == authority.subject and found.is_signature_valid(
             authority.public_key()  # type: ignore[arg-type]  # a wrong kind of key is a TypeError
         )
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as exc:
+    except (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm) as exc:
         raise _refused("malformed") from exc
     if not valid:
         raise _refused("wrong_ca")
