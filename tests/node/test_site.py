@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,6 +98,15 @@ def test_a_certificate_has_one_encoding(authority: Authority) -> None:
     der = bytearray(authority.issue(DEVICE.public_bytes, "edge", now=NOW).der)
     der[-65] = 1
     assert refused(bytes(der), authority) == "malformed"
+
+
+def test_an_extension_that_comes_twice_is_refused(authority: Authority) -> None:
+    """As an authority that somebody made up may sign it, for a device that joins by a code."""
+    der = authority.issue(DEVICE.public_bytes, "coordinator", now=NOW).der
+    signed = x509.load_der_x509_certificate(der).tbs_certificate_bytes
+    twice = signed.replace(b"\x06\x03\x55\x1d\x23", b"\x06\x03\x55\x1d\x0e")
+    made = der.replace(signed, twice)[:-64] + authority._key.sign(twice)
+    assert refused(made, authority) == "malformed"
 
 
 @given(st.binary(max_size=300))

@@ -20,6 +20,7 @@ _SIGNED_BYTES = len(_WHOLE_BYTES) + 64
 REVOKED_IDS = "2.25.205712263218765427216843221840315087153"
 """Of the extension of a revocation list with the ids of the revoked, 16 bytes each."""
 _ID_BYTES = ID_LENGTH // 2
+_EXTENSIONS = (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 
 
 def read_certificate(der: bytes, ca_der: bytes, *, now: float | None) -> Certificate:
@@ -85,7 +86,7 @@ def _checked(found: x509.Certificate, der: bytes) -> Certificate:
     try:
         key = found.public_key()
         basic = found.extensions.get_extension_for_class(x509.BasicConstraints).value
-    except (ValueError, TypeError, x509.ExtensionNotFound) as exc:
+    except (ValueError, TypeError, *_EXTENSIONS) as exc:
         raise _refused("malformed") from exc
     if letter not in LETTERS or not isinstance(key, Ed25519PublicKey) or basic.ca:
         raise _refused("malformed")
