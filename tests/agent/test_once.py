@@ -108,3 +108,14 @@ def test_while_it_moves_the_agent_is_not_there_to_be_ordered(edge: HandEdge) -> 
         edge.later(1.0)
         edge.say(m.EdgeBeacon(run=RUN, edge=EDGE, task=DIGEST))
     assert not edge.core.device.preparing
+
+
+def test_once_it_is_whole_the_stream_has_as_long_to_open_as_without_it(edge: HandEdge) -> None:
+    named(edge)
+    edge.now += PREPARE_S * 0.9
+    given(edge)
+    for seconds, preparing in ((PREPARE_S * 0.9, True), (PREPARE_S * 0.2, False)):
+        for _ in range(round(seconds)):
+            edge.later(1.0)
+            edge.say(m.EdgeBeacon(run=RUN, edge=EDGE, task=DIGEST))
+        assert edge.core.device.preparing is preparing

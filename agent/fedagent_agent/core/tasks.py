@@ -301,6 +301,8 @@ class Tasks:
                 self._refuse(task, DeclineReason.LOAD, f"model.once: {fetch.problem}", now)
             elif fetch.whole_at is not None:
                 task.fetch = None
+                if self._prepares is not None and self._prepares[0] == task.digest:
+                    self._timers.at("prepare", now + PREPARE_S, self._prepared)
                 effects = self._open_stream(task)
         if self._prepares is not None and self._is_settled(*self._prepares):
             effects += self._ready(now)
