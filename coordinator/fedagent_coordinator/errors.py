@@ -6,7 +6,6 @@ Unknown names, parameters and plug-ins: `fedagent_protocol.errors.RegistryError`
 import errno
 import os
 
-from fedagent_node.errors import LinkError
 from fedagent_protocol.errors import FedagentError
 
 
@@ -17,25 +16,9 @@ class CoordinatorError(FedagentError):
 class RefusedError(CoordinatorError):
     """Raised when what a person asks for cannot be done so; nothing was changed."""
 
-    template = "{problem}"
-
-    problem: str
-    hint: str
-
-
-class ListenError(LinkError):
-    """Raised when a service of the coordinator cannot listen where it should."""
-
-    template = "no {what} at {place}: {reason}"
-
-    what: str
-    place: str
-    reason: str
-    hint: str
-
 
 class PolicyError(CoordinatorError):
-    """Base of errors of policies, placements and solvers."""
+    """Raised when a policy, a placement or a solver cannot work, or broke a rule of the round."""
 
 
 class InvalidViewError(PolicyError):
@@ -44,25 +27,6 @@ class InvalidViewError(PolicyError):
     template = "{column} {problem}"
 
     column: str
-    problem: str
-
-
-class InvalidSelectionError(PolicyError):
-    """Raised when a selection breaks `constraint`; `index` is the pair or edge at fault."""
-
-    template = "selection breaks {constraint} at {index}: {problem}"
-
-    constraint: str
-    index: int
-    problem: str
-
-
-class StateError(PolicyError):
-    """Raised when a saved state does not fit the policy it is given to."""
-
-    template = "state of {name}: {problem}"
-
-    name: str
     problem: str
 
 

@@ -15,7 +15,7 @@ from fedagent_task.travelling import travelling
 from . import iterations, placement, policies
 from .core.answers import unmet_needs
 from .core.decision import Learning
-from .core.readiness import NeedsUnmetError
+from .core.readiness import needs_unmet
 from .core.settings import merge_period
 from .policies.base import OPINIONS, SelectionPolicy
 
@@ -31,7 +31,7 @@ def decision_policies(recipe: Recipe) -> Learning:
     placed = placement.create(where.name, **where.params)
     policy = policies.create(recipe.policy.name, **recipe.policy.params)
     if unmet := unmet_needs(policy.needs, opinion_mode(recipe, policy)):
-        raise NeedsUnmetError(recipe.policy.name, unmet, ())
+        raise needs_unmet(recipe.policy.name, unmet, ())
     _check_slots(recipe, policy)
     return Learning(
         policy,

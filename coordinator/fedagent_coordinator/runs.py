@@ -54,19 +54,19 @@ _EXPORT = "give a file that `fedagent export --model NAME.safetensors` wrote"
 class RunFinishedError(CoordinatorError):
     """Raised when the run of this recipe has ended: there is nothing left to do."""
 
-    def __init__(self, run_id: str, reason: str, progress: Progress) -> None:
-        super().__init__(run_id, reason, progress)
-        self.run_id = run_id
-        self.reason = reason
-        self.progress = progress
+    template = (
+        "run {run_id:.8} of this recipe has ended after {progress.rounds_done} rounds ({reason}); "
+        "{on}begin another with --new-run"
+    )
 
-    def __str__(self) -> str:
-        # More rounds need money too, and something left to reach.
-        on = "" if self.reason in (BUDGET, TARGET) else "continue it with --more-rounds N, or "
-        return (
-            f"run {self.run_id[:8]} of this recipe has ended after "
-            f"{self.progress.rounds_done} rounds ({self.reason}); {on}begin another with --new-run"
-        )
+    run_id: str
+    reason: str
+    progress: Progress
+
+    @property
+    def on(self) -> str:
+        """How to go on, where it takes rounds alone: no money, and something left to reach."""
+        return "" if self.reason in (BUDGET, TARGET) else "continue it with --more-rounds N, or "
 
 
 def read_recipe(config: CoordinatorConfig) -> RecipeFile:

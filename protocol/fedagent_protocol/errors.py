@@ -44,11 +44,15 @@ class FedagentError(Exception):
 
     The data are the constructor's arguments, in this order. In a template a collection
     becomes its items (``{names:10}``: the first ten) or ``none``; properties can be named
-    too. `hint` may be data as well. A class without data takes any arguments.
+    too. `hint` may be data as well. A class without data takes the sentence and the hint.
     """
 
-    template = ""
+    template = "{problem}"
     hint = ""
+
+    def __init__(self, problem: str = "", hint: str = "") -> None:
+        super().__init__(problem, hint)
+        self.problem, self.hint = problem, hint or self.hint
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -64,8 +68,6 @@ class FedagentError(Exception):
     @property
     def sentence(self) -> str:
         """What is wrong, without the hint."""
-        if not self.template:
-            return super().__str__()
         return _SENTENCE.vformat(self.template, (self,), {})
 
 

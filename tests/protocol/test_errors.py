@@ -12,7 +12,7 @@ from fedagent_protocol.errors import FedagentError, PluginError, ProtocolError
     [
         ProtocolError("payload is 9, the limit is 3", "oversize"),
         PluginError("policy", "mine", "a:B", "failed"),
-        FedagentError("in words", 3),
+        FedagentError("in words", "a hint"),
     ],
 )
 def test_an_error_crosses_processes_whole(error: FedagentError) -> None:

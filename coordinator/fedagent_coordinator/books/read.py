@@ -26,11 +26,7 @@ from fedagent_coordinator.core.effects import PLAIN, Controls
 from fedagent_coordinator.core.outcomes import endings_of
 from fedagent_coordinator.core.settings import Progress, by_client
 from fedagent_coordinator.core.trust import Trust, evidence
-from fedagent_coordinator.errors import (
-    StateError,
-    StoreDamagedError,
-    UnknownRoundError,
-)
+from fedagent_coordinator.errors import PolicyError, StoreDamagedError, UnknownRoundError
 from fedagent_coordinator.policies.base import (
     MAX_COUNT,
     Feedback,
@@ -173,7 +169,7 @@ class Reader(Queries):
         """Give policies what they knew when a round was decided; return how many were replayed.
 
         Raises:
-            StateError: The snapshot is of other policies.
+            PolicyError: The snapshot is of other policies.
             StoreDamagedError: Stored bytes are damaged.
             UnknownRoundError: What they learnt from was pruned.
         """
@@ -254,7 +250,7 @@ class Reader(Queries):
             for one in self.logged(run_id, since=since):
                 if one.feedback is not None:
                     trust.learn(one.feedback)
-        except (UnknownRoundError, StoreDamagedError, StateError):
+        except (UnknownRoundError, StoreDamagedError, PolicyError):
             return {}
         both = zip(trust.of(0).tolist(), trust.gaps(0).tolist(), strict=True)
         known = ((score, gap if math.isfinite(gap) else None) for score, gap in both)

@@ -16,7 +16,7 @@ from fedagent_coordinator.books.database import Database
 from fedagent_coordinator.books.ledger import checked_micro
 from fedagent_coordinator.books.records import COLUMNS, pack, saw
 from fedagent_coordinator.core.effects import Reserve, Settle
-from fedagent_coordinator.errors import InvalidSelectionError, LedgerError
+from fedagent_coordinator.errors import LedgerError, PolicyError
 from fedagent_coordinator.policies.base import IntArray, RoundView
 from fedagent_coordinator.policies.selection import check_selection, check_view, spent_per_edge
 from fedagent_protocol.errors import credits_text
@@ -50,11 +50,13 @@ def check_plan(plan: Reserve) -> int:
 
     Raises:
         LedgerError: An edge's budget does not suffice.
-        InvalidSelectionError: The selection breaks another constraint.
+        PolicyError: The selection breaks another constraint.
     """
     view, pairs = plan.view, plan.selection.pairs
     if view.round != plan.round or len(plan.context_seq) != len(pairs):
-        raise InvalidSelectionError("plan", plan.round, "view and selection are of another round")
+        raise PolicyError(
+            f"selection breaks plan at {plan.round}: view and selection are of another round"
+        )
     check_view(view)
     for edge, micro in enumerate(spent_per_edge(view, pairs)):
         if micro > (budget := int(view.edge_budget[edge])):

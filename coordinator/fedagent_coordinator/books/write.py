@@ -275,7 +275,7 @@ class Books(Database):
         Raises:
             LedgerError: An edge's budget or the run's does not suffice, the round is there
                 already, or the run has ended.
-            InvalidSelectionError: The selection breaks another constraint.
+            PolicyError: The selection breaks another constraint.
             UnknownRunError: There is no such run.
         """
         run = self.read.run(run_id)

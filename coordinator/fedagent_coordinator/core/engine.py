@@ -55,7 +55,7 @@ from .evaluating import Evaluating
 from .merge import Merging
 from .ordered import Ordered
 from .phases import Idle, Observing, next_round
-from .readiness import TARGET, NeedsUnmetError
+from .readiness import TARGET, needs_unmet
 from .run import Phase, Run
 from .settings import Progress, Settings
 
@@ -72,7 +72,7 @@ class Engine:
             one that was lost.
 
     Raises:
-        NeedsUnmetError: The policy needs what this run does not call for, or a testbed only.
+        PolicyError: The policy needs what this run does not call for, or a testbed only.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Engine:
         witness: Callable[[str, LedgerHead], None],
     ) -> None:
         if unmet := unmet_needs(learning.policy.needs, settings.opinions):
-            raise NeedsUnmetError(settings.recipe.policy.name, unmet, ())
+            raise needs_unmet(settings.recipe.policy.name, unmet, ())
         self.run = Run(settings, progress, learning, indices, paid_at, clock)
         self.counters = self.run.counters
         self.phase: Phase = Idle(self.run, math.inf)

@@ -41,26 +41,20 @@ STATISTICS = "statistics"
 """Devices add up their samples, or none of them has any."""
 
 
-class NeedsUnmetError(PolicyError):
-    """Raised when a policy reads what is not known in a live run."""
-
-    template = "policy {policy!r} needs {what}"
-
-    def __init__(self, policy: str, missing: Collection[str], reported: Collection[str]) -> None:
-        super().__init__(policy, missing, reported)
-        self.policy, self.reported = policy, tuple(sorted(reported))
-        modes = {OPINIONS: "report", VOLUNTEERS: "peers"}
-        uncollected = [need for need in modes if need in missing]
-        self.hint = "choose another policy"
-        if TRUTH in missing:
-            what = "the outcome of a round before it is played, which only the testbed knows"
-        elif uncollected:
-            what = f"{uncollected[0]}, which this run does not collect"
-            self.hint = f'set opinions.mode = "{modes[uncollected[0]]}"'
-        else:
-            known = ", ".join(self.reported) or "no features yet"
-            what = f"{', '.join(sorted(missing))}, which no agent reports (agents report: {known})"
-        self.what = what
+def needs_unmet(policy: str, missing: Collection[str], reported: Collection[str]) -> PolicyError:
+    """Return that a policy reads what is not known in a live run."""
+    modes = {OPINIONS: "report", VOLUNTEERS: "peers"}
+    uncollected = [need for need in modes if need in missing]
+    hint = "choose another policy"
+    if TRUTH in missing:
+        what = "the outcome of a round before it is played, which only the testbed knows"
+    elif uncollected:
+        what = f"{uncollected[0]}, which this run does not collect"
+        hint = f'set opinions.mode = "{modes[uncollected[0]]}"'
+    else:
+        known = ", ".join(sorted(reported)) or "no features yet"
+        what = f"{', '.join(sorted(missing))}, which no agent reports (agents report: {known})"
+    return PolicyError(f"policy {policy!r} needs {what}", hint)
 
 
 @dataclass(slots=True)
@@ -86,7 +80,7 @@ class Readiness:
         run's. Placed rounds also wait for ``rents``.
 
         Raises:
-            NeedsUnmetError: Agents are there and do not report what the policy needs.
+            PolicyError: Agents are there and do not report what the policy needs.
         """
         if self._features_missing(observed, now):
             return FEATURES
@@ -142,7 +136,7 @@ class Readiness:
         # Once there were rounds, others than those who are heard now have reported it.
         new = not (self.gathered or self.resumed)
         if missing and new and now - self._no_feature_since >= self.settings.needs_wait_s:
-            raise NeedsUnmetError(self.settings.recipe.policy.name, missing, view.feature_names)
+            raise needs_unmet(self.settings.recipe.policy.name, missing, view.feature_names)
         return True
 
 

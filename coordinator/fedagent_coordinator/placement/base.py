@@ -90,7 +90,7 @@ class PlacementPolicy(Protocol):
         """Return a copy of everything learnt."""
 
     def restore(self, state: State) -> None:
-        """Continue from `state` exactly; raise `StateError` if it is not one of this policy."""
+        """Continue from `state` exactly; raise `PolicyError` if it is not one of this policy."""
 
 
 def rented(view: PlacementView, edge: int) -> Placement:

@@ -349,7 +349,7 @@ class SelectionPolicy(Protocol):
         """Return a copy of everything learnt."""
 
     def restore(self, state: State) -> None:
-        """Continue from `state` exactly; raise `StateError` if it is of other parameters."""
+        """Continue from `state` exactly; raise `PolicyError` if it is of other parameters."""
 
 
 Aspects = Mapping[str, FloatArray]

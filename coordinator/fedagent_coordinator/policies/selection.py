@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedagent_coordinator.errors import InvalidSelectionError, InvalidViewError
+from fedagent_coordinator.errors import InvalidViewError, PolicyError
 
 from .base import MAX_MICRO, Bound, FloatArray, IntArray, RoundView, Selection
 
@@ -59,31 +59,29 @@ def check_view(view: RoundView) -> None:
 
 
 def check_selection(view: RoundView, pairs: IntArray) -> None:
-    """Raise `InvalidSelectionError` for a selection that breaks a constraint of the round.
-
-    Its `constraint` is ``visible``, ``available``, ``one_edge_per_client`` or ``edge_budget``.
-    """
+    """Raise `PolicyError` for a selection that breaks a constraint of the round."""
     outside = (pairs < 0) | (pairs >= len(view.pair_client))
     if outside.any():
-        raise InvalidSelectionError("visible", int(pairs[np.argmax(outside)]), "no such pair")
+        pair = int(pairs[np.argmax(outside)])
+        raise PolicyError(f"selection breaks visible at {pair}: no such pair")
     idle = ~view.client_available[view.pair_client[pairs]]
     if idle.any():
         pair = int(pairs[np.argmax(idle)])
         client = int(view.pair_client[pair])
-        raise InvalidSelectionError("available", pair, f"client {client} is not available")
+        raise PolicyError(f"selection breaks available at {pair}: client {client} is not available")
     chosen = view.pair_client[pairs]
     if len(set(chosen.tolist())) < len(chosen):
         clients, first, count = np.unique(chosen, return_index=True, return_counts=True)
         at = int(np.argmax(count > 1))
-        raise InvalidSelectionError(
-            "one_edge_per_client",
-            int(pairs[first[at]]),
-            f"client {int(clients[at])} is chosen {int(count[at])} times",
+        raise PolicyError(
+            f"selection breaks one_edge_per_client at {int(pairs[first[at]])}: "
+            f"client {int(clients[at])} is chosen {int(count[at])} times"
         )
     for edge, spent in enumerate(spent_per_edge(view, pairs)):
         if spent > int(view.edge_budget[edge]):
-            raise InvalidSelectionError(
-                "edge_budget", edge, f"costs {spent} of {int(view.edge_budget[edge])}"
+            raise PolicyError(
+                f"selection breaks edge_budget at {edge}: "
+                f"costs {spent} of {int(view.edge_budget[edge])}"
             )
 
 

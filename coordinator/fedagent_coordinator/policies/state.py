@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.errors import StateError
+from fedagent_coordinator.errors import PolicyError
 
 from .base import BoolArray, Feedback, FloatArray, IndexArray, IntArray, State, T
 
@@ -158,7 +158,7 @@ class ArrayState:
         return state
 
     def restore(self, state: State) -> None:
-        """Continue from `state` exactly, or change nothing and raise `StateError`."""
+        """Continue from `state` exactly, or change nothing and raise `PolicyError`."""
         rest = dict(state)
         others = [(getattr(self, part), taken(rest, prefix)) for prefix, part in self.prefixed]
         self._check(rest)
@@ -173,7 +173,7 @@ class ArrayState:
             self._check_rules()
             for part, its in others:
                 part.restore(its)
-        except StateError:
+        except PolicyError:
             for part, its in were:
                 part.restore(its)
             for owner, values in zip(owners, before, strict=True):
@@ -197,16 +197,16 @@ class ArrayState:
             problem = f"holds {sorted(state)}, expected {sorted(fields)}"
             if not fields:
                 problem = f"has nothing to keep, got {sorted(state)}"
-            raise StateError(self._called, problem)
+            raise PolicyError(f"state of {self._called}: {problem}")
         sizes = {axis: size for owner in self.owners() for axis, size in owner.fixed.items()}
         for key, field in fields.items():
             found = field.problem(state[key], sizes)
             if found is not None:
-                raise StateError(self._called, f"{key} {found}")
+                raise PolicyError(f"state of {self._called}: {key} {found}")
 
     def _check_rules(self) -> None:
         for problem in (problem for owner in self.owners() for problem in owner.problems()):
-            raise StateError(self._called, problem)
+            raise PolicyError(f"state of {self._called}: {problem}")
 
     def owners(self) -> Iterator["ArrayState"]:
         """Yield this object and its parts that share its names."""

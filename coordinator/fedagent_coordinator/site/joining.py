@@ -14,11 +14,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from fedagent_coordinator.errors import ListenError
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.site.standing import Site
 from fedagent_node.address import at_port, is_wildcard
-from fedagent_node.errors import JoinError
+from fedagent_node.errors import JoinError, LinkError
 from fedagent_node.network import Listener, lan_addresses, listen_hint
 from fedagent_node.site.credentials import Credentials
 from fedagent_node.site.enrolling import read_frame
@@ -73,7 +72,7 @@ class JoinService:
         """Listen; return the port.
 
         Raises:
-            ListenError: It cannot.
+            LinkError: It cannot.
         """
         try:
             everywhere = is_wildcard(listen) and ":" not in listen
@@ -81,7 +80,7 @@ class JoinService:
         except OSError as exc:
             other = "choose another port with --join-port, and create new invitations"
             hint, why = listen_hint(listen, other), exc.strerror or str(exc)
-            raise ListenError("join service", f"port {port}", why, hint) from exc
+            raise LinkError(f"no join service at port {port}: {why}", hint) from exc
         hosts = lan_addresses() if is_wildcard(listen) else [listen]
         self.places = tuple(at_port(host, bound) for host in hosts)[:MAX_PLACES]
         self._enrolment.serves_at(self.places)

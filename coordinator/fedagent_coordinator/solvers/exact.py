@@ -24,7 +24,7 @@ _NAME = "exact"
 try:  # optional; this module is imported where it is asked for
     from scipy import optimize, sparse
 except ImportError as error:
-    raise PolicyError(f"{_NAME} needs scipy; {how_to_add('exact')}") from error
+    raise PolicyError(f"{_NAME} needs scipy", how_to_add("exact")) from error
 _SMALL = 64
 """Pairs up to which HiGHS goes without its presolve, which can lose an optimum that is within
 a tolerance of overspending."""

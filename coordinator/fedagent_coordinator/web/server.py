@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from fedagent_coordinator.config import DEFAULT_PAGE_PORT, PageAddress
-from fedagent_coordinator.errors import ListenError
 from fedagent_coordinator.picture.status_files import Page
 from fedagent_node.address import TlsFiles, at_port, bracketed
+from fedagent_node.errors import LinkError
 from fedagent_node.network import lan_addresses, listen_hint
 from fedagent_protocol.extras import how_to_add
 
@@ -62,7 +62,7 @@ class PageServer:
         """Listen, and begin to serve in a thread; return the page's address.
 
         Raises:
-            ListenError: Nobody can listen there.
+            LinkError: Nobody can listen there.
         """
         # The token stays the same over restarts.
         page = Page.read(self._folder) or Page(token=secrets.token_urlsafe(24))
@@ -125,7 +125,7 @@ def start_page(server: PageServer, *, asked: bool) -> str:
     """Start it and say where it is; empty where there is none, and the run goes on without.
 
     Raises:
-        ListenError: Nobody can listen where it was `asked` to.
+        LinkError: Nobody can listen where it was `asked` to.
     """
     if any(find_spec(package) is None for package in PACKAGES):
         loud: Callable[..., None] = _log.warning if asked else _log.info
@@ -133,7 +133,7 @@ def start_page(server: PageServer, *, asked: bool) -> str:
         return ""
     try:
         url = server.start()
-    except ListenError as error:
+    except LinkError as error:
         if asked:
             raise
         _log.warning("%s", error)
@@ -158,7 +158,8 @@ def _listen(place: PageAddress, last: int) -> Door:
                 if error.errno == errno.EACCES:
                     plain = "ports below 1024 need extra privileges; choose a higher one"
                 hint = listen_hint(place.host, plain)
-                raise ListenError("live page", at_port(place.host, port), why, hint) from error
+                where = at_port(place.host, port)
+                raise LinkError(f"no live page at {where}: {why}", hint) from error
         else:
             return found
     raise AssertionError

@@ -20,7 +20,7 @@ from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.effects import Controls, Reserve
 from fedagent_coordinator.core.outcomes import SILENT, endings_of
 from fedagent_coordinator.core.trust import evidence
-from fedagent_coordinator.errors import StateError, StoreDamagedError
+from fedagent_coordinator.errors import PolicyError, StoreDamagedError
 from fedagent_coordinator.policies import Feedback, Purpose, RoundView, create, round_rng
 from fedagent_coordinator.policies.base import Selection
 from fedagent_protocol.messages import LEFT, UNANSWERED, OutcomeStatus
@@ -73,7 +73,7 @@ def test_a_snapshot_of_another_policy_or_a_damaged_one_is_refused(tmp_path: Path
     with Books(tmp_path) as store:
         run_id = begun(store, total_micro=None).run_id
         _live(store, run_id, snapshot_at=[4])
-        with pytest.raises(StateError):
+        with pytest.raises(PolicyError, match="state of random"):
             store.read.restore(run_id, Learning(create("random")))
         store.connection.execute("UPDATE snapshots SET state = x'80'")
         with pytest.raises(StoreDamagedError):

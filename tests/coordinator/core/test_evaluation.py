@@ -11,9 +11,9 @@ from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.answers import Call
 from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.evaluating import MAX_TRAINED, Evaluating
-from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.core.run import Phase
 from fedagent_coordinator.core.settings import Evaluations, Settings
+from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.policies import create
 from fedagent_coordinator.policies.selection import explained
 from fedagent_coordinator.policies.sets.arms import Slot
@@ -70,9 +70,9 @@ def test_every_model_is_primary_metric_everybody_before_the_policy_learns_of_its
 
 
 def test_a_run_without_a_call_refuses_a_policy_that_needs_one_and_names_the_hint() -> None:
-    with pytest.raises(NeedsUnmetError, match=r'opinions\.mode = "report"'):
+    with pytest.raises(PolicyError, match=r'opinions\.mode = "report"'):
         Field(toy_edges(), settings=asks(PEERS), learning=Learning(create("ucb")))
-    with pytest.raises(NeedsUnmetError, match=r'opinions\.mode = "peers"'):
+    with pytest.raises(PolicyError, match=r'opinions\.mode = "peers"'):
         Field(toy_edges(), settings=asks(), learning=Learning(create("volunteers")))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedagent_coordinator.errors import StateError
+from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.policies.state import (
     ArrayState,
     StatelessPolicy,
@@ -128,7 +128,7 @@ def test_what_was_not_declared_is_refused_and_changes_nothing(
         del state[key]
     else:
         state[key] = value
-    with pytest.raises(StateError) as caught:
+    with pytest.raises(PolicyError) as caught:
         toy.restore(state)
     assert words in str(caught.value)
     assert (toy.best, toy.restores, toy._part.order.tolist()) == (8.0, 0, [1, 5])
@@ -137,9 +137,9 @@ def test_what_was_not_declared_is_refused_and_changes_nothing(
 
 
 def test_the_error_names_the_policy_and_who_has_nothing_to_keep() -> None:
-    with pytest.raises(StateError, match=r"state of toy: holds \[\]"):
+    with pytest.raises(PolicyError, match=r"state of toy: holds \[\]"):
         Toy().restore({})
     policy = StatelessPolicy()
     policy.restore(policy.state())
-    with pytest.raises(StateError, match="StatelessPolicy: has nothing to keep, got"):
+    with pytest.raises(PolicyError, match="StatelessPolicy: has nothing to keep, got"):
         policy.restore({"x": np.zeros(1)})

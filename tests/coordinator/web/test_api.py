@@ -16,7 +16,6 @@ from fedagent_coordinator.books.read import open_reader
 from fedagent_coordinator.books.write import Books
 from fedagent_coordinator.config import PageAddress
 from fedagent_coordinator.core.effects import HeldOutEvaluated
-from fedagent_coordinator.errors import ListenError
 from fedagent_coordinator.explanation.account import Explanation
 from fedagent_coordinator.picture import totals as books
 from fedagent_coordinator.picture.records import DeviceDetail, Done, Field, Waiting
@@ -25,6 +24,7 @@ from fedagent_coordinator.picture.watcher import Watcher
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.web.feed import Feed
 from fedagent_coordinator.web.server import start_page
+from fedagent_node.errors import LinkError
 from fedagent_node.site.joining import JOIN_VERSION, JoinRequest, code_of
 from tests.fakes.stored_runs import small_plan, small_result, small_view
 from tests.fakes.written_runs import play, write_run
@@ -289,9 +289,9 @@ def test_a_port_that_is_taken_ends_only_who_asked_for_it(folder: Path, page: Ser
 
     taken = PageAddress("127.0.0.1", urlsplit(page.url).port or 0)
     assert start_page(PageServer(folder, taken), asked=False) == ""
-    with pytest.raises(ListenError, match=f"127.0.0.1:{taken.port}: .*in use.*another port"):
+    with pytest.raises(LinkError, match=f"127.0.0.1:{taken.port}: .*in use.*another port"):
         start_page(PageServer(folder, taken), asked=True)
     for host in ("192.0.2.1", "no.such.host.invalid"):
-        with pytest.raises(ListenError, match=f"{host}:7477: .*an address of this machine"):
+        with pytest.raises(LinkError, match=f"{host}:7477: .*an address of this machine"):
             start_page(PageServer(folder, PageAddress(host, 7477)), asked=True)
     assert LOOPBACK.is_loopback

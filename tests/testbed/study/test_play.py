@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass
 import numpy as np
 import pytest
 
-from fedagent_coordinator.errors import InvalidSelectionError
+from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.policies import Feedback, RoundView, Selection
 from fedagent_coordinator.policies.selection import explained, fill
 from fedagent_coordinator.policies.state import StatelessPolicy
@@ -162,5 +162,5 @@ def test_a_selection_that_breaks_a_rule_ends_the_run(
     monkeypatch.setattr(
         spy, "select", lambda view, _rng: explained(view, np.arange(len(view.pair_client)))
     )
-    with pytest.raises(InvalidSelectionError):
+    with pytest.raises(PolicyError, match="selection breaks"):
         played(small(), "spy", 1)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedagent_coordinator.errors import StateError
+from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.policies.base import (
     MAX_COUNT,
     MAX_MICRO,
@@ -186,9 +186,9 @@ class ArmTable(ArrayState):
         return True
 
     def require_known(self, clients: int) -> None:
-        """Raise `StateError` for arms of clients that do not exist: indices only grow."""
+        """Raise `PolicyError` for arms of clients that do not exist: indices only grow."""
         if self._top >= clients:
-            raise StateError("arms", f"names client {self._top}, and there are {clients}")
+            raise PolicyError(f"state of arms: names client {self._top}, and there are {clients}")
 
     def inside(self, allowed: BoolArray) -> BoolArray:
         """Return bool[A]: arms whose clients are all allowed (bool[N]); see `require_known`."""

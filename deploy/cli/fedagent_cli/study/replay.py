@@ -21,7 +21,7 @@ from fedagent_coordinator import policies
 from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.read import Reader
 from fedagent_coordinator.books.rows import RunRow
-from fedagent_coordinator.core.readiness import NeedsUnmetError
+from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.run_settings import decision_policies, opinion_mode
 from fedagent_protocol.errors import FedagentError, UnknownNameError
 from fedagent_task.errors import RecipeError
@@ -124,7 +124,7 @@ def _replayed(
     recipe = structs.replace(recipe, policy=spec)
     try:
         made = decision_policies(recipe).policy
-    except (UnknownNameError, NeedsUnmetError) as error:
+    except (UnknownNameError, PolicyError) as error:
         hint = f"take one of: {', '.join(_replayable(recipe))}"
         raise UsageError(error.sentence, hint) from error
     return list(decide(reader.logged(run.run_id), made, seed=recipe.seed, spec=spec)), spec.name

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import StateError
+from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.policies import Ending, Feedback
 from fedagent_coordinator.policies.adaptive.device_filters import DeviceFilters, chance_by_type
 from fedagent_coordinator.policies.adaptive.forecasts import EXPERTS, Forecasts
@@ -128,10 +128,10 @@ def test_a_state_of_no_distributions_is_refused() -> None:
     learn(filters, 0.5, wins=True, round_=1)
     state = filters.state()
     state["belief"] = 2 * state["belief"]
-    with pytest.raises(StateError, match="do not sum to 1"):
+    with pytest.raises(PolicyError, match="do not sum to 1"):
         DeviceFilters([0.003]).restore(state)
     shared = {**filters.state(), "place": np.ones(9, dtype=np.int64)}
-    with pytest.raises(StateError, match="share a belief"):
+    with pytest.raises(PolicyError, match="share a belief"):
         DeviceFilters([0.003]).restore(shared)
 
 

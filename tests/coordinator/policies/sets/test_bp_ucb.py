@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import InvalidViewError, StateError
+from fedagent_coordinator.errors import InvalidViewError, PolicyError
 from fedagent_coordinator.policies import Purpose, round_rng
 from fedagent_coordinator.policies.sets.beliefs import (
     declared,
@@ -185,7 +185,7 @@ def test_a_state_of_the_cold_start_is_none_of_the_printed_policy() -> None:
     """Whoever was not yet pulled would never be credited."""
     cold = BpUcbPolicy(clients_per_round=1, graph="declared")
     cold.learn(ended(town(1, 3), [0], opinions=[0.9, 0.5, 0.4]))
-    with pytest.raises(StateError, match="is of a policy with a cold start"):
+    with pytest.raises(PolicyError, match="is of a policy with a cold start"):
         BpUcbPolicy(clients_per_round=1, graph="declared", cold_start=False).restore(cold.state())
     printed = BpUcbPolicy(clients_per_round=1, graph="declared", cold_start=False)
     printed.learn(ended(town(1, 3), [0], opinions=[0.9, 0.5, 0.4]))
