@@ -49,7 +49,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_it_learns_live(run: Run) -> None:
     assert run.rounds == 3
     assert run.metrics["accuracy"] > 0.8
-    assert set(map(int, map(str, run.read().orders["num_samples"]))) == {383, 384}
+    # On a busy machine a first training may miss its deadline: 0.
+    assert set(map(int, map(str, run.read().orders["num_samples"]))) - {0} == {383, 384}
 
 
 @slow
