@@ -36,9 +36,11 @@ def test_it_carries_no_more_than_a_join_needs(monkeypatch: pytest.MonkeyPatch) -
     taken = bytearray()
 
     async def takes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65_536):
-            taken.extend(data)
-        writer.close()
+        try:
+            while data := await reader.read(65_536):
+                taken.extend(data)
+        finally:
+            writer.close()
 
     async def test() -> None:
         server = await asyncio.start_server(takes, HERE, 0)
